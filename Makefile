@@ -1,0 +1,46 @@
+# Everything runs in .venv, made here; PYTHON names the interpreter that makes it (3.11 or newer).
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: help setup demo test test-fast lint format clean
+.DEFAULT_GOAL := help
+
+help:  ## Show this list.
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+# The two distributions, editable, with the pinned versions.
+$(VENV)/.installed: constraints.txt pyproject.toml engine/pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -q -c constraints.txt torch
+	$(PIP) install -q -c constraints.txt -e ./engine -e .
+	touch $@
+
+$(VENV)/.developing: $(VENV)/.installed requirements-dev.txt
+	$(PIP) install -q -c constraints.txt -r requirements-dev.txt
+	touch $@
+
+setup: $(VENV)/.developing  ## Install both packages and the tools to work on them into .venv.
+
+demo: $(VENV)/.installed  ## Deploy the bundled model to this machine and compare its modes.
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m ddtreectl demo
+
+test: setup  ## Run the whole test suite, with coverage.
+	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+
+test-fast: setup  ## Run the tests that take seconds.
+	$(BIN)/python -m pytest -m "not slow and not e2e and not fleet"
+
+lint: setup  ## Check format, style, types and the import layers.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup  ## Format and fix what ruff can fix.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## Remove the environment and caches.
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,40 @@
+"""The errors that reach a user: one message, its cause, and a hint with the next step."""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """A failure that a user can understand and act on.
+
+    Attributes:
+        message: what failed, in one sentence, with the names of what it is about.
+        hint: the next step, or None where there is none to suggest.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def render(self) -> str:
+        """Return the text that a terminal shows: `error:`, the chain of causes, `hint:`."""
+        lines = [f"error: {self.message}"]
+        cause = self.__cause__
+        while cause is not None:
+            lines.append(f"  caused by: {cause}")
+            cause = cause.__cause__
+        if self.hint is not None:
+            lines.append(f"hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class CheckpointError(EngineError):
+    """A model folder that can't be loaded: missing file, wrong tensor, unknown architecture."""
+
+
+class RequestError(EngineError):
+    """A request that can't be served as asked; the server answers 400."""
+
+
+class CapacityError(EngineError):
+    """More than the engine has room for: context, rows or queue."""
