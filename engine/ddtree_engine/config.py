@@ -1,0 +1,427 @@
+"""What a checkpoint's `config.json` says, in the engine's own words.
+
+Two families of target are read: the Qwen3.5 hybrid (gated delta net with an attention layer every
+few layers; Qwen3.5, 3.6 and 3.8 share it) and the dense Qwen3. One dataclass describes both, so
+that the model code has no family in it. Drafters are DFlash (arXiv 2602.06036).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ddtree_engine.errors import CheckpointError
+
+LayerType = Literal["linear_attention", "full_attention"]
+DrafterLayerType = Literal["sliding_attention", "full_attention"]
+
+HYBRID_ARCHITECTURES = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
+DENSE_ARCHITECTURES = ("Qwen3ForCausalLM",)
+DRAFTER_ARCHITECTURES = ("DFlashDraftModel",)
+
+_T = TypeVar("_T", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAttentionConfig:
+    """Shape of the gated delta net layers."""
+
+    num_key_heads: int
+    num_value_heads: int
+    key_head_dim: int
+    value_head_dim: int
+    conv_kernel: int
+
+    @property
+    def key_dim(self) -> int:
+        """Channels of all query heads together (keys have as many)."""
+        return self.num_key_heads * self.key_head_dim
+
+    @property
+    def value_dim(self) -> int:
+        """Channels of all value heads together."""
+        return self.num_value_heads * self.value_head_dim
+
+    @property
+    def conv_dim(self) -> int:
+        """Channels that go through the causal convolution: queries, keys, values."""
+        return 2 * self.key_dim + self.value_dim
+
+
+@dataclass(frozen=True, slots=True)
+class TargetConfig:
+    """A target model, hybrid or dense.
+
+    `attention_gate`: the query projection carries a sigmoid gate beside each query head.
+    `zero_centered_norm`: norms multiply by `1 + weight` (Qwen3.5) and not by `weight` (Qwen3).
+    `rotary_dim`: how many leading dimensions of a head RoPE turns.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    layer_types: tuple[LayerType, ...]
+    linear: LinearAttentionConfig | None
+    rms_norm_eps: float
+    rope_theta: float
+    rotary_dim: int
+    attention_gate: bool
+    zero_centered_norm: bool
+    tie_word_embeddings: bool
+    max_position_embeddings: int
+    eos_token_ids: tuple[int, ...]
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder layers of both kinds."""
+        return len(self.layer_types)
+
+    @property
+    def full_layers(self) -> tuple[int, ...]:
+        """Indices of the full-attention layers."""
+        return tuple(i for i, kind in enumerate(self.layer_types) if kind == "full_attention")
+
+    @property
+    def linear_layers(self) -> tuple[int, ...]:
+        """Indices of the gated delta net layers."""
+        return tuple(i for i, kind in enumerate(self.layer_types) if kind == "linear_attention")
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterConfig:
+    """A DFlash drafter.
+
+    `causal_sliding`: whether sliding layers are causal inside the block. That is the rule unless
+    the
+    checkpoint says `is_causal: false`; full layers see their whole block always.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    layer_types: tuple[DrafterLayerType, ...]
+    sliding_window: int | None
+    causal_sliding: bool
+    rms_norm_eps: float
+    rope_theta: float
+    block_size: int
+    mask_token_id: int
+    target_layer_ids: tuple[int, ...]
+    num_target_layers: int
+    max_position_embeddings: int
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder layers of the drafter."""
+        return len(self.layer_types)
+
+
+class _Rope(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    rope_theta: float | None = None
+    rope_type: str = "default"
+    partial_rotary_factor: float | None = None
+
+
+class _Raw(BaseModel):
+    """Fields that all three architectures share. Unknown keys are other software's business."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    vocab_size: int = Field(gt=0)
+    hidden_size: int = Field(gt=0)
+    intermediate_size: int = Field(gt=0)
+    num_hidden_layers: int = Field(gt=0)
+    num_attention_heads: int = Field(gt=0)
+    num_key_value_heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0)
+    hidden_act: str = "silu"
+    rms_norm_eps: float = Field(gt=0)
+    attention_bias: bool = False
+    max_position_embeddings: int = Field(gt=0)
+    tie_word_embeddings: bool = False
+    rope_theta: float | None = None
+    rope_parameters: _Rope | None = None
+    rope_scaling: _Rope | None = None
+    partial_rotary_factor: float | None = None
+    eos_token_id: int | list[int] | None = None
+
+    @model_validator(mode="after")
+    def _supported(self) -> _Raw:
+        if self.hidden_act != "silu":
+            raise ValueError(f"hidden_act `{self.hidden_act}` is not supported, only `silu`")
+        if self.attention_bias:
+            raise ValueError("attention_bias is not supported")
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError("num_attention_heads must be a multiple of num_key_value_heads")
+        for rope in (self.rope_parameters, self.rope_scaling):
+            if rope is not None and rope.rope_type != "default":
+                raise ValueError(f"rope_type `{rope.rope_type}` is not supported, only `default`")
+        return self
+
+    @property
+    def theta(self) -> float:
+        # transformers 5 moved rope_theta into rope_parameters; checkpoints of both ages exist.
+        inner = self.rope_parameters.rope_theta if self.rope_parameters else None
+        theta = inner if inner is not None else self.rope_theta
+        if theta is None:
+            raise ValueError("rope_theta is in neither `rope_parameters` nor the top level")
+        return theta
+
+    def rotary_dim(self, default_factor: float) -> int:
+        inner = self.rope_parameters.partial_rotary_factor if self.rope_parameters else None
+        factor = inner if inner is not None else self.partial_rotary_factor
+        return int(self.head_dim * (default_factor if factor is None else factor))
+
+    @property
+    def eos(self) -> tuple[int, ...]:
+        if self.eos_token_id is None:
+            return ()
+        return tuple(
+            self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
+        )
+
+
+class _RawHybrid(_Raw):
+    linear_num_key_heads: int = Field(gt=0)
+    linear_num_value_heads: int = Field(gt=0)
+    linear_key_head_dim: int = Field(gt=0)
+    linear_value_head_dim: int = Field(gt=0)
+    linear_conv_kernel_dim: int = Field(gt=1)
+    full_attention_interval: int = Field(default=4, gt=0)
+    layer_types: list[LayerType] | None = None
+    attn_output_gate: bool = True
+
+    @model_validator(mode="after")
+    def _consistent(self) -> _RawHybrid:
+        if self.linear_num_value_heads % self.linear_num_key_heads:
+            raise ValueError("linear_num_value_heads must be a multiple of linear_num_key_heads")
+        if self.layer_types is not None and len(self.layer_types) != self.num_hidden_layers:
+            raise ValueError(
+                f"layer_types names {len(self.layer_types)} layers, num_hidden_layers is "
+                f"{self.num_hidden_layers}"
+            )
+        return self
+
+
+class _DFlash(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    mask_token_id: int = Field(ge=0)
+    target_layer_ids: list[int] = Field(min_length=1)
+
+
+class _RawDrafter(_Raw):
+    block_size: int = Field(gt=1)
+    dflash_config: _DFlash
+    num_target_layers: int = Field(gt=0)
+    layer_types: list[DrafterLayerType] | None = None
+    sliding_window: int | None = None
+    is_causal: bool | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> _RawDrafter:
+        if self.layer_types is None:
+            return self
+        if len(self.layer_types) != self.num_hidden_layers:
+            raise ValueError(
+                f"layer_types names {len(self.layer_types)} layers, num_hidden_layers is "
+                f"{self.num_hidden_layers}"
+            )
+        if "sliding_attention" in self.layer_types and not self.sliding_window:
+            raise ValueError("a sliding_attention layer needs `sliding_window`")
+        return self
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], str]:
+    """Return config.json of a model folder and its one architecture."""
+    path = folder / "config.json"
+    if not folder.is_dir():
+        raise CheckpointError(
+            f"model folder `{folder}` does not exist",
+            hint="pass a Hugging Face model folder, or `bundled` for the demo model",
+        )
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"`{folder}` has no config.json", hint="is this a Hugging Face model folder?"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"`{path}` can't be read") from error
+    architectures = data.get("architectures") if isinstance(data, dict) else None
+    if not isinstance(architectures, list) or len(architectures) != 1:
+        raise CheckpointError(f"`{path}` must name one architecture, found: {architectures!r}")
+    return data, str(architectures[0])
+
+
+def _parse(model: type[_T], data: dict[str, Any], path: Path) -> _T:
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or 'config'}: {e['msg'].removeprefix('Value error, ')}"
+            for e in error.errors()
+        )
+        raise CheckpointError(f"`{path}` is not usable: {problems}") from None
+
+
+def read_target_config(folder: Path) -> TargetConfig:
+    """Read the target's `config.json` in `folder`.
+
+    Raises:
+        CheckpointError: no such folder or file, an unknown architecture, a missing or unusable
+            value.
+    """
+    data, architecture = _read(folder)
+    path = folder / "config.json"
+    if architecture in HYBRID_ARCHITECTURES:
+        # The multimodal class nests its language model; the text-only class is flat.
+        text = data.get("text_config", data)
+        raw = _parse(_RawHybrid, text, path)
+        layer_types: list[LayerType] = raw.layer_types or [
+            "full_attention" if (i + 1) % raw.full_attention_interval == 0 else "linear_attention"
+            for i in range(raw.num_hidden_layers)
+        ]
+        if not raw.attn_output_gate:
+            raise CheckpointError(f"`{path}`: attn_output_gate false is not supported")
+        linear = LinearAttentionConfig(
+            num_key_heads=raw.linear_num_key_heads,
+            num_value_heads=raw.linear_num_value_heads,
+            key_head_dim=raw.linear_key_head_dim,
+            value_head_dim=raw.linear_value_head_dim,
+            conv_kernel=raw.linear_conv_kernel_dim,
+        )
+        tied = bool(data.get("tie_word_embeddings", raw.tie_word_embeddings))
+        return _target(raw, architecture, tuple(layer_types), linear, tied, path)
+    if architecture in DENSE_ARCHITECTURES:
+        dense = _parse(_Raw, data, path)
+        full: LayerType = "full_attention"
+        kinds = (full,) * dense.num_hidden_layers
+        return _target(dense, architecture, kinds, None, dense.tie_word_embeddings, path)
+    known = ", ".join(HYBRID_ARCHITECTURES + DENSE_ARCHITECTURES)
+    hint = f"targets that this engine runs: {known}"
+    if architecture in DRAFTER_ARCHITECTURES:
+        hint = "this is a drafter: pass it as --drafter"
+    raise CheckpointError(f"`{path}` names the unknown architecture `{architecture}`", hint=hint)
+
+
+def _target(
+    raw: _Raw,
+    architecture: str,
+    layer_types: tuple[LayerType, ...],
+    linear: LinearAttentionConfig | None,
+    tied: bool,
+    path: Path,
+) -> TargetConfig:
+    hybrid = linear is not None
+    try:
+        theta = raw.theta
+    except ValueError as error:
+        raise CheckpointError(f"`{path}`: {error}") from None
+    return TargetConfig(
+        architecture=architecture,
+        vocab_size=raw.vocab_size,
+        hidden_size=raw.hidden_size,
+        intermediate_size=raw.intermediate_size,
+        num_heads=raw.num_attention_heads,
+        num_kv_heads=raw.num_key_value_heads,
+        head_dim=raw.head_dim,
+        layer_types=layer_types,
+        linear=linear,
+        rms_norm_eps=raw.rms_norm_eps,
+        rope_theta=theta,
+        rotary_dim=raw.rotary_dim(0.25 if hybrid else 1.0),
+        attention_gate=hybrid,
+        zero_centered_norm=hybrid,
+        tie_word_embeddings=tied,
+        max_position_embeddings=raw.max_position_embeddings,
+        eos_token_ids=raw.eos,
+    )
+
+
+def read_drafter_config(folder: Path) -> DrafterConfig:
+    """Read the drafter's `config.json` in `folder`.
+
+    Raises:
+        CheckpointError: no such folder or file, an unknown architecture, a missing or unusable
+            value.
+    """
+    data, architecture = _read(folder)
+    path = folder / "config.json"
+    if architecture not in DRAFTER_ARCHITECTURES:
+        hint = f"drafters that this engine runs: {', '.join(DRAFTER_ARCHITECTURES)}"
+        if architecture in HYBRID_ARCHITECTURES + DENSE_ARCHITECTURES:
+            hint = "this is a target: pass it as --model"
+        raise CheckpointError(
+            f"`{path}` names the unknown drafter architecture `{architecture}`", hint=hint
+        )
+    raw = _parse(_RawDrafter, data, path)
+    try:
+        theta = raw.theta
+    except ValueError as error:
+        raise CheckpointError(f"`{path}`: {error}") from None
+    layer_types: list[DrafterLayerType] = (
+        raw.layer_types or ["full_attention"] * raw.num_hidden_layers
+    )
+    return DrafterConfig(
+        architecture=architecture,
+        vocab_size=raw.vocab_size,
+        hidden_size=raw.hidden_size,
+        intermediate_size=raw.intermediate_size,
+        num_heads=raw.num_attention_heads,
+        num_kv_heads=raw.num_key_value_heads,
+        head_dim=raw.head_dim,
+        layer_types=tuple(layer_types),
+        sliding_window=raw.sliding_window,
+        causal_sliding=raw.is_causal is not False,
+        rms_norm_eps=raw.rms_norm_eps,
+        rope_theta=theta,
+        block_size=raw.block_size,
+        mask_token_id=raw.dflash_config.mask_token_id,
+        target_layer_ids=tuple(raw.dflash_config.target_layer_ids),
+        num_target_layers=raw.num_target_layers,
+        max_position_embeddings=raw.max_position_embeddings,
+    )
+
+
+def check_fit(drafter: DrafterConfig, target: TargetConfig) -> None:
+    """Refuse a drafter that was not made for `target`: it would draft noise, or index past a table.
+
+    Raises:
+        CheckpointError: naming every value that differs.
+    """
+    problems = []
+    if drafter.vocab_size != target.vocab_size:
+        problems.append(f"vocab_size {drafter.vocab_size} against {target.vocab_size}")
+    if drafter.hidden_size != target.hidden_size:
+        problems.append(f"hidden_size {drafter.hidden_size} against {target.hidden_size}")
+    if drafter.num_target_layers != target.num_layers:
+        problems.append(
+            f"num_target_layers {drafter.num_target_layers} against {target.num_layers} layers"
+        )
+    bad = [i for i in drafter.target_layer_ids if not 0 <= i < target.num_layers]
+    if bad:
+        problems.append(f"target_layer_ids {bad} outside 0..{target.num_layers - 1}")
+    if drafter.mask_token_id >= target.vocab_size:
+        problems.append(
+            f"mask_token_id {drafter.mask_token_id} outside the vocabulary of {target.vocab_size}"
+        )
+    if problems:
+        raise CheckpointError(
+            f"the drafter does not fit its target: {'; '.join(problems)}",
+            hint="use the drafter that was trained for this model",
+        )

@@ -1,0 +1,211 @@
+"""The DFlash drafter: a small transformer over [anchor, MASK, ...] and the target's features.
+
+Keys and values of the context come from the hidden states of the target ("KV injection"): features of
+some target layers side by side, projected by `fc`, normed, and run through each layer's own
+`k_proj` and `v_proj`. Slot 0 of a block holds the anchor, a known token; slot s predicts the token
+at the anchor's position + s. Embedding and output head are the target's.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ddtree_engine.config import DrafterConfig
+from ddtree_engine.mlp import GatedMLP
+from ddtree_engine.norm import RMSNorm
+from ddtree_engine.ops.drafter_attention import drafter_attention
+from ddtree_engine.rope import RotaryEmbedding, rotate
+
+Rope = tuple[Tensor, Tensor]
+
+
+class DrafterAttention(nn.Module):
+    """Attention of the block to the context's keys and values and to itself."""
+
+    def __init__(self, config: DrafterConfig, sliding: bool) -> None:
+        super().__init__()
+        H, d = config.hidden_size, config.head_dim
+        self.head_dim = d
+        self.causal = sliding and config.causal_sliding
+        self.window = config.sliding_window if sliding else None
+        self.q_proj = nn.Linear(H, config.num_heads * d, bias=False)
+        self.k_proj = nn.Linear(H, config.num_kv_heads * d, bias=False)
+        self.v_proj = nn.Linear(H, config.num_kv_heads * d, bias=False)
+        self.o_proj = nn.Linear(config.num_heads * d, H, bias=False)
+        self.q_norm = RMSNorm(d, config.rms_norm_eps, zero_centered=False)
+        self.k_norm = RMSNorm(d, config.rms_norm_eps, zero_centered=False)
+
+    def queries(self, x: Tensor, rope: Rope) -> Tensor:
+        """Rotated queries [B, M, HQ, d] of `x` [B, M, H]."""
+        return rotate(self.q_norm(self.q_proj(x).unflatten(-1, (-1, self.head_dim))), *rope)
+
+    def keys_values(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
+        """Rotated keys and values [B, M, HKV, d] of block rows or of projected features."""
+        k = rotate(self.k_norm(self.k_proj(x).unflatten(-1, (-1, self.head_dim))), *rope)
+        return k, self.v_proj(x).unflatten(-1, (-1, self.head_dim))
+
+    def forward(self, x: Tensor, rope: Rope, context: Rope, lengths: Tensor) -> Tensor:
+        """Attend from the block `x` [B, M, H] to `context` keys and values [B, T, HKV, d]."""
+        k, v = self.keys_values(x, rope)
+        out = drafter_attention(
+            self.queries(x, rope),
+            *context,
+            lengths,
+            k,
+            v,
+            causal=self.causal,
+            window=self.window,
+            scale=self.head_dim**-0.5,
+        )
+        result: Tensor = self.o_proj(out.flatten(2))
+        return result
+
+    def forward_blocks(self, x: Tensor, rope: Rope, context: Rope, mask: Tensor) -> Tensor:
+        """Attend from the rows `x` [B, Q, H] of many blocks to `context` and to those rows.
+
+        `mask` [B, Q, T + Q] says who sees whom; see `DrafterModel.forward_training`.
+        """
+        k, v = self.keys_values(x, rope)
+        out = F.scaled_dot_product_attention(
+            self.queries(x, rope).transpose(1, 2),
+            torch.cat([context[0], k], dim=1).transpose(1, 2),
+            torch.cat([context[1], v], dim=1).transpose(1, 2),
+            attn_mask=mask[:, None],
+            scale=self.head_dim**-0.5,
+            enable_gqa=True,
+        )
+        result: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
+        return result
+
+
+class DrafterLayer(nn.Module):
+    """Attention and MLP; `input_layernorm` is for block rows only, never for features."""
+
+    def __init__(self, config: DrafterConfig, sliding: bool) -> None:
+        super().__init__()
+        eps = config.rms_norm_eps
+        self.self_attn = DrafterAttention(config, sliding)
+        self.mlp = GatedMLP(config.hidden_size, config.intermediate_size)
+        self.input_layernorm = RMSNorm(config.hidden_size, eps, zero_centered=False)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, eps, zero_centered=False)
+
+
+class DrafterModel(nn.Module):
+    """A DFlash drafter with the checkpoint's own parameter names."""
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__()
+        self.config = config
+        H, eps = config.hidden_size, config.rms_norm_eps
+        self.fc = nn.Linear(len(config.target_layer_ids) * H, H, bias=False)
+        self.hidden_norm = RMSNorm(H, eps, zero_centered=False)
+        self.layers = nn.ModuleList(
+            DrafterLayer(config, kind == "sliding_attention") for kind in config.layer_types
+        )
+        self.norm = RMSNorm(H, eps, zero_centered=False)
+        self._rope = RotaryEmbedding(config.head_dim, config.rope_theta)
+
+    def block_tokens(self, anchors: Tensor) -> Tensor:
+        """Token ids [B, block] of the block at each anchor [B]: the anchor, then masks."""
+        block = anchors.new_full(
+            (anchors.shape[0], self.config.block_size), self.config.mask_token_id
+        )
+        block[:, 0] = anchors
+        return block
+
+    def context(self, features: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [L, B, T, HKV, d] that committed tokens give to every layer.
+
+        Args:
+            features: [B, T, F*H] of the target.
+            positions: [B, T] int64, absolute.
+        """
+        x = self.hidden_norm(self.fc(features))
+        rope = self._rope(positions)
+        pairs = [layer.self_attn.keys_values(x, rope) for layer in self._layers()]
+        return torch.stack([k for k, _ in pairs]), torch.stack([v for _, v in pairs])
+
+    def draft(self, block: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
+        """Fill the blocks that follow `lengths` committed tokens.
+
+        Args:
+            block: [B, block, H] embeddings of `block_tokens`.
+            keys: [L, B, T, HKV, d] of `context`; rows from `lengths[b]` on are ignored.
+            values: [L, B, T, HKV, d]
+            lengths: [B] int64.
+
+        Returns:
+            [B, block-1, H] normed; row s-1, through the target's head, predicts anchor position +
+            s.
+        """
+        offsets = torch.arange(block.shape[1], device=block.device)
+        rope = self._rope(lengths[:, None] + offsets)
+        x = block
+        for index, layer in enumerate(self._layers()):
+            x = x + layer.self_attn(
+                layer.input_layernorm(x), rope, (keys[index], values[index]), lengths
+            )
+            x = x + layer.mlp(layer.post_attention_layernorm(x))
+        drafted: Tensor = self.norm(x[:, 1:])
+        return drafted
+
+    def forward_training(self, features: Tensor, anchors: Tensor, blocks: Tensor) -> Tensor:
+        """Fill many blocks of each sequence at once; differentiable.
+
+        Every block sees the context strictly before its anchor and its own rows, by the same rules
+        as
+        `draft`, and nothing of the other blocks.
+
+        Args:
+            features: [B, T, F*H] of the target over whole sequences.
+            anchors: [B, A] int64, position of each block's anchor, > 0.
+            blocks: [B, A, block, H] embeddings of the blocks.
+
+        Returns:
+            [B, A, block-1, H] normed.
+        """
+        B, A, M, H = blocks.shape
+        T = features.shape[1]
+        device = features.device
+        keys, values = self.context(features, torch.arange(T, device=device).expand(B, T))
+        positions = (anchors[:, :, None] + torch.arange(M, device=device)).flatten(1)  # [B, A*M]
+        rope = self._rope(positions)
+        full = self._training_mask(anchors, T, M, causal=False, window=None)
+        config = self.config
+        sliding = full
+        if "sliding_attention" in config.layer_types:
+            sliding = self._training_mask(
+                anchors, T, M, causal=config.causal_sliding, window=config.sliding_window
+            )
+        x = blocks.flatten(1, 2)
+        for index, (kind, layer) in enumerate(zip(config.layer_types, self._layers(), strict=True)):
+            mask = full if kind == "full_attention" else sliding
+            context = (keys[index], values[index])
+            x = x + layer.self_attn.forward_blocks(layer.input_layernorm(x), rope, context, mask)
+            x = x + layer.mlp(layer.post_attention_layernorm(x))
+        drafted: Tensor = self.norm(x.view(B, A, M, H)[:, :, 1:])
+        return drafted
+
+    @staticmethod
+    def _training_mask(
+        anchors: Tensor, T: int, M: int, *, causal: bool, window: int | None
+    ) -> Tensor:
+        """[B, A*M, T + A*M] bool: the context before the anchor, then the rows of all blocks."""
+        B, A = anchors.shape
+        device = anchors.device
+        anchor = anchors.repeat_interleave(M, dim=1)[:, :, None]  # [B, A*M, 1]
+        offset = torch.arange(M, device=device).repeat(A)
+        position = torch.arange(T, device=device)
+        context = position < anchor
+        if window is not None:
+            context = context & (position >= anchor + offset[:, None] - (window - 1))
+        owner = torch.arange(A, device=device).repeat_interleave(M)
+        block = owner[:, None] == owner
+        if causal:
+            block = block & (offset <= offset[:, None])
+        return torch.cat([context, block.expand(B, A * M, A * M)], dim=2)
+
+    def _layers(self) -> list[DrafterLayer]:
+        return [layer for layer in self.layers if isinstance(layer, DrafterLayer)]

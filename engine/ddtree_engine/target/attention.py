@@ -1,0 +1,81 @@
+"""Full attention of the target: grouped queries, per-head norms, partial RoPE, an optional gate."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ddtree_engine.cache import Stash
+from ddtree_engine.config import TargetConfig
+from ddtree_engine.norm import RMSNorm
+from ddtree_engine.ops.tree_attention import tree_attention
+from ddtree_engine.rope import rotate
+
+
+class Attention(nn.Module):
+    """One full-attention layer.
+
+    With the gate, a head's rows in `q_proj` are its query, then its gate; the output of the head is
+    multiplied by the gate's sigmoid (Qwen3.5).
+    """
+
+    def __init__(self, config: TargetConfig) -> None:
+        super().__init__()
+        H, d = config.hidden_size, config.head_dim
+        self.num_heads, self.head_dim = config.num_heads, d
+        self.gated = config.attention_gate
+        self.q_proj = nn.Linear(H, config.num_heads * d * (2 if self.gated else 1), bias=False)
+        self.k_proj = nn.Linear(H, config.num_kv_heads * d, bias=False)
+        self.v_proj = nn.Linear(H, config.num_kv_heads * d, bias=False)
+        self.o_proj = nn.Linear(config.num_heads * d, H, bias=False)
+        zero_centered = config.zero_centered_norm
+        self.q_norm = RMSNorm(d, config.rms_norm_eps, zero_centered=zero_centered)
+        self.k_norm = RMSNorm(d, config.rms_norm_eps, zero_centered=zero_centered)
+
+    def _project(
+        self, x: Tensor, rope: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        B, N, _ = x.shape
+        query, gate = self.q_proj(x).view(B, N, self.num_heads, -1), None
+        if self.gated:
+            query, gate = query.chunk(2, dim=-1)
+        q = rotate(self.q_norm(query), *rope)
+        k = rotate(self.k_norm(self.k_proj(x).view(B, N, -1, self.head_dim)), *rope)
+        v = self.v_proj(x).view(B, N, -1, self.head_dim)
+        return q, k, v, gate
+
+    def _finish(self, out: Tensor, gate: Tensor | None) -> Tensor:
+        if gate is not None:
+            out = out * torch.sigmoid(gate)
+        result: Tensor = self.o_proj(out.flatten(2))
+        return result
+
+    def verify(
+        self,
+        x: Tensor,
+        rope: tuple[Tensor, Tensor],
+        prefix: tuple[Tensor, Tensor],
+        lengths: Tensor,
+        ancestors: Tensor,
+        stash: Stash,
+    ) -> Tensor:
+        """Attend from tree nodes `x` [B, N, H] to the prefix [B, T, HKV, d] and their ancestors."""
+        q, k, v, gate = self._project(x, rope)
+        stash.attention_keys.append(k)
+        stash.attention_values.append(v)
+        out = tree_attention(q, *prefix, lengths, k, v, ancestors, self.head_dim**-0.5)
+        return self._finish(out, gate)
+
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+        """Causal attention over whole sequences `x` [B, T, H]."""
+        q, k, v, gate = self._project(x, rope)
+        out = F.scaled_dot_product_attention(
+            q.transpose(1, 2),
+            k.transpose(1, 2),
+            v.transpose(1, 2),
+            is_causal=True,
+            scale=self.head_dim**-0.5,
+            enable_gqa=True,
+        )
+        return self._finish(out.transpose(1, 2), gate)

@@ -1,0 +1,86 @@
+"""The recurrent layer of the target: gated delta net (arXiv 2412.06464) as in Qwen3.5."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ddtree_engine.cache import Stash
+from ddtree_engine.config import LinearAttentionConfig
+from ddtree_engine.norm import RMSNorm, l2_normalize
+from ddtree_engine.ops.chunk_gdn import chunk_gdn
+from ddtree_engine.ops.tree_conv import tree_conv
+from ddtree_engine.ops.tree_gdn import tree_gdn
+
+
+class GatedDeltaNet(nn.Module):
+    """One recurrent layer; parameter names and order of channels are the checkpoint's."""
+
+    def __init__(self, hidden_size: int, linear: LinearAttentionConfig, eps: float) -> None:
+        super().__init__()
+        self.linear = linear
+        heads = linear.num_value_heads
+        self.in_proj_qkv = nn.Linear(hidden_size, linear.conv_dim, bias=False)
+        self.in_proj_z = nn.Linear(hidden_size, linear.value_dim, bias=False)
+        self.in_proj_b = nn.Linear(hidden_size, heads, bias=False)
+        self.in_proj_a = nn.Linear(hidden_size, heads, bias=False)
+        # Only its weight [C, 1, K] is used; the module gives it the checkpoint's name.
+        self.conv1d = nn.Conv1d(
+            linear.conv_dim, linear.conv_dim, linear.conv_kernel, groups=linear.conv_dim, bias=False
+        )
+        self.A_log = nn.Parameter(torch.zeros(heads))
+        self.dt_bias = nn.Parameter(torch.ones(heads))
+        self.norm = RMSNorm(linear.value_head_dim, eps, zero_centered=False)
+        self.out_proj = nn.Linear(linear.value_dim, hidden_size, bias=False)
+
+    def _split(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        B, N, _ = mixed.shape
+        linear = self.linear
+        q, k, v = torch.split(mixed, [linear.key_dim, linear.key_dim, linear.value_dim], dim=-1)
+        q = l2_normalize(q.view(B, N, -1, linear.key_head_dim)) * linear.key_head_dim**-0.5
+        k = l2_normalize(k.view(B, N, -1, linear.key_head_dim))
+        return q, k, v.view(B, N, -1, linear.value_head_dim).to(k.dtype)
+
+    def _gates(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        a = self.in_proj_a(x).to(dtype)
+        g = -self.A_log.to(dtype).exp() * F.softplus(a + self.dt_bias.to(dtype))
+        return g, torch.sigmoid(self.in_proj_b(x)).to(dtype)
+
+    def _finish(self, out: Tensor, x: Tensor) -> Tensor:
+        z = self.in_proj_z(x).view(out.shape)
+        gated = self.norm(out) * F.silu(z.to(out.dtype))
+        result: Tensor = self.out_proj(gated.to(x.dtype).flatten(2))
+        return result
+
+    def verify(
+        self,
+        x: Tensor,
+        tail: Tensor,
+        state: Tensor,
+        ancestors: Tensor,
+        taps: Tensor,
+        stash: Stash,
+    ) -> Tensor:
+        """Outputs at tree nodes `x` [B, N, H]; the committed `tail` and `state` are only read."""
+        inputs = self.in_proj_qkv(x)
+        q, k, v = self._split(tree_conv(inputs, tail, taps, self.conv1d.weight[:, 0]))
+        g, beta = self._gates(x, k.dtype)
+        stash.conv_inputs.append(inputs)
+        stash.keys.append(k)
+        stash.values.append(v)
+        stash.log_decays.append(g)
+        stash.strengths.append(beta)
+        return self._finish(tree_gdn(q, k, v, g, beta, state, ancestors), x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs over whole sequences `x` [B, T, H], from an empty state."""
+        T, K = x.shape[1], self.linear.conv_kernel
+        inputs = self.in_proj_qkv(x).transpose(1, 2)
+        mixed = F.conv1d(
+            F.pad(inputs, (K - 1, 0)), self.conv1d.weight, groups=self.linear.conv_dim
+        )[..., :T]
+        q, k, v = self._split(F.silu(mixed).transpose(1, 2))
+        g, beta = self._gates(x, k.dtype)
+        out, _ = chunk_gdn(q, k, v, g, beta, None)
+        return self._finish(out, x)

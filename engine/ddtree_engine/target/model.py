@@ -1,0 +1,165 @@
+"""The target model: one pass over tree nodes that reads the cache, one over whole sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ddtree_engine.cache import Stash, TargetCache
+from ddtree_engine.config import LayerType, TargetConfig
+from ddtree_engine.mlp import GatedMLP
+from ddtree_engine.norm import RMSNorm
+from ddtree_engine.rope import RotaryEmbedding
+from ddtree_engine.target.attention import Attention
+from ddtree_engine.target.gated_delta_net import GatedDeltaNet
+from ddtree_engine.tree_batch import TreeBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What one pass over the trees of a round found.
+
+    Attributes:
+        hidden: [B, N, H] after the final norm, ready for `TargetModel.logits`.
+        features: [B, N, F*H] residual streams after the asked layers, side by side; None if none.
+        stash: what the accepted nodes will add to the cache.
+    """
+
+    hidden: Tensor
+    features: Tensor | None
+    stash: Stash
+
+
+class DecoderLayer(nn.Module):
+    """A mixer (attention or gated delta net) and an MLP, each behind a norm and a residual."""
+
+    def __init__(self, config: TargetConfig, kind: LayerType) -> None:
+        super().__init__()
+        eps, zero_centered = config.rms_norm_eps, config.zero_centered_norm
+        self.self_attn: Attention | None = None
+        self.linear_attn: GatedDeltaNet | None = None
+        if kind == "full_attention":
+            self.self_attn = Attention(config)
+        else:
+            assert config.linear is not None, "config.py gives hybrids their linear part"
+            self.linear_attn = GatedDeltaNet(config.hidden_size, config.linear, eps)
+        self.mlp = GatedMLP(config.hidden_size, config.intermediate_size)
+        self.input_layernorm = RMSNorm(config.hidden_size, eps, zero_centered=zero_centered)
+        self.post_attention_layernorm = RMSNorm(
+            config.hidden_size, eps, zero_centered=zero_centered
+        )
+
+
+class TargetModel(nn.Module):
+    """A hybrid or dense causal language model with the checkpoint's own parameter names."""
+
+    def __init__(self, config: TargetConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(DecoderLayer(config, kind) for kind in config.layer_types)
+        self.norm = RMSNorm(
+            config.hidden_size, config.rms_norm_eps, zero_centered=config.zero_centered_norm
+        )
+        self.lm_head: nn.Linear | None = None
+        if not config.tie_word_embeddings:
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self._rope = RotaryEmbedding(config.rotary_dim, config.rope_theta)
+
+    @property
+    def conv_kernel(self) -> int:
+        """Taps of the causal convolution; 1 where the model has none."""
+        return self.config.linear.conv_kernel if self.config.linear else 1
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Embeddings [..., H] of token ids [...]."""
+        embedded: Tensor = self.embed_tokens(tokens)
+        return embedded
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Float32 logits [..., V] of normed hidden states [..., H]."""
+        weight = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+        return F.linear(hidden, weight).float()
+
+    def verify(
+        self,
+        batch: TreeBatch,
+        cache: TargetCache,
+        rows: slice,
+        feature_layers: Sequence[int] = (),
+    ) -> Verification:
+        """Run every node of every tree, each after its own ancestors; `cache` is only read.
+
+        Args:
+            batch: the B trees.
+            cache: holds the committed tokens of
+            rows: B consecutive cache rows, one a tree.
+            feature_layers: layers whose residual stream the drafter wants.
+        """
+        device = batch.tokens.device
+        committed = cache.lengths[rows]
+        lengths = torch.tensor(committed, device=device)
+        T = max(committed)
+        rope = self._rope(lengths[:, None] + batch.depths)
+        stash, features = Stash(), []
+        x = self.embed(batch.tokens)
+        recurrent = full = 0
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, DecoderLayer)
+            normed = layer.input_layernorm(x)
+            if layer.self_attn is not None:
+                prefix = (cache.keys[full, rows, :T], cache.values[full, rows, :T])
+                x = x + layer.self_attn.verify(
+                    normed, rope, prefix, lengths, batch.ancestors, stash
+                )
+                full += 1
+            elif layer.linear_attn is not None:
+                x = x + layer.linear_attn.verify(
+                    normed,
+                    cache.tails[recurrent, rows],
+                    cache.states[recurrent, rows],
+                    batch.recurrent_ancestors,
+                    batch.taps,
+                    stash,
+                )
+                recurrent += 1
+            x = x + layer.mlp(layer.post_attention_layernorm(x))
+            if index in feature_layers:
+                features.append(x)
+        return Verification(
+            hidden=self.norm(x),
+            features=torch.cat(features, dim=-1) if features else None,
+            stash=stash,
+        )
+
+    def forward_sequence(
+        self, tokens: Tensor, feature_layers: Sequence[int] = ()
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run whole sequences from an empty cache; differentiable.
+
+        Args:
+            tokens: [B, T] int64.
+            feature_layers: layers whose residual stream is wanted.
+
+        Returns:
+            Normed hidden states [B, T, H], and features [B, T, F*H] or None.
+        """
+        positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        rope = self._rope(positions)
+        features = []
+        x = self.embed(tokens)
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, DecoderLayer)
+            normed = layer.input_layernorm(x)
+            if layer.self_attn is not None:
+                x = x + layer.self_attn(normed, rope)
+            elif layer.linear_attn is not None:
+                x = x + layer.linear_attn(normed)
+            x = x + layer.mlp(layer.post_attention_layernorm(x))
+            if index in feature_layers:
+                features.append(x)
+        return self.norm(x), torch.cat(features, dim=-1) if features else None

@@ -1,0 +1,105 @@
+"""The target against `transformers`, code that this project did not write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3Config, Qwen3ForCausalLM
+
+from ddtree_engine.cache import Paths, TargetCache
+from ddtree_engine.target import TargetModel, load_target
+from ddtree_engine.tree_batch import TreeBatch
+
+CPU = torch.device("cpu")
+TOLERANCE = 1e-4
+
+HYBRID = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+    "max_position_embeddings": 256,
+}
+DENSE = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+}
+
+
+def randomize(model: torch.nn.Module) -> None:
+    """Spread every parameter, so that no norm is at 1 and no gate is at its initial value."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
+
+
+@pytest.fixture(params=["hybrid", "hybrid-tied", "dense"])
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[torch.nn.Module, TargetModel]:
+    if request.param == "dense":
+        theirs = Qwen3ForCausalLM(Qwen3Config(**DENSE, tie_word_embeddings=False))
+    else:
+        tied = request.param.endswith("tied")
+        theirs = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**HYBRID, tie_word_embeddings=tied))
+    randomize(theirs)
+    theirs = theirs.eval()
+    theirs.save_pretrained(tmp_path)
+    return theirs, load_target(tmp_path, device=CPU, dtype=torch.float32)
+
+
+@torch.no_grad()
+def test_sequence_logits(pair: tuple[torch.nn.Module, TargetModel]) -> None:
+    theirs, ours = pair
+    tokens = torch.randint(0, 97, (2, 150), generator=torch.Generator().manual_seed(1))
+    hidden, _ = ours.forward_sequence(tokens)
+    torch.testing.assert_close(ours.logits(hidden), theirs(tokens).logits, atol=TOLERANCE, rtol=0)
+
+
+@torch.no_grad()
+def test_chunked_prefill_and_stepwise_decode(pair: tuple[torch.nn.Module, TargetModel]) -> None:
+    theirs, ours = pair
+    tokens = torch.randint(0, 97, (2, 60), generator=torch.Generator().manual_seed(2))
+    expected = theirs(tokens).logits
+    cache = TargetCache(ours.config, rows=2, max_length=64, dtype=torch.float32, device=CPU)
+    rows, at = slice(0, 2), 0
+    for size in (20, 17, *([1] * 23)):
+        batch = TreeBatch.chain(tokens[:, at : at + size], conv_kernel=ours.conv_kernel)
+        found = ours.verify(batch, cache, rows)
+        torch.testing.assert_close(
+            ours.logits(found.hidden), expected[:, at : at + size], atol=TOLERANCE, rtol=0
+        )
+        cache.commit(found.stash, Paths.of([list(range(size))] * 2, CPU), rows)
+        at += size
+
+
+@torch.no_grad()
+def test_stepwise_decode_against_their_cache(pair: tuple[torch.nn.Module, TargetModel]) -> None:
+    theirs, ours = pair
+    tokens = torch.randint(0, 97, (1, 40), generator=torch.Generator().manual_seed(3))
+    out = theirs(tokens[:, :25], use_cache=True)
+    cache = TargetCache(ours.config, rows=1, max_length=64, dtype=torch.float32, device=CPU)
+    rows = slice(0, 1)
+    batch = TreeBatch.chain(tokens[:, :25], conv_kernel=ours.conv_kernel)
+    found = ours.verify(batch, cache, rows)
+    cache.commit(found.stash, Paths.of([list(range(25))], CPU), rows)
+    for at in range(25, 40):
+        step = tokens[:, at : at + 1]
+        out = theirs(step, cache=out.past_key_values, use_cache=True)
+        found = ours.verify(TreeBatch.chain(step, conv_kernel=ours.conv_kernel), cache, rows)
+        torch.testing.assert_close(ours.logits(found.hidden), out.logits, atol=TOLERANCE, rtol=0)
+        cache.commit(found.stash, Paths.of([[0]], CPU), rows)
