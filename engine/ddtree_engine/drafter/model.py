@@ -1,6 +1,6 @@
 """The DFlash drafter: a small transformer over [anchor, MASK, ...] and the target's features.
 
-Keys and values of the context come from the hidden states of the target ("KV injection"): features of
+Keys and values of the context come from hidden states of the target ("KV injection"): features of
 some target layers side by side, projected by `fc`, normed, and run through each layer's own
 `k_proj` and `v_proj`. Slot 0 of a block holds the anchor, a known token; slot s predicts the token
 at the anchor's position + s. Embedding and output head are the target's.

@@ -1,0 +1,1 @@
+"""The command line: `ddtree-engine serve | generate | check | inspect | train`."""

@@ -1,0 +1,423 @@
+"""The round: draft, shape, verify, accept, commit.
+
+Every mode is a tree. Autoregressive decoding verifies a tree of one node, linear speculation the
+drafter's chain, tree speculation the best-first tree of its marginals; shadow decodes with the
+chain and records what trees would have accepted. There is one verify path and one commit path, so
+what holds for one mode holds for all.
+
+A prompt is a chain whose tokens are accepted beforehand: it goes through the same two paths, a
+piece at a time. Its last token is not committed but becomes the first anchor, and each round then
+emits at least one token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from time import perf_counter
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from ddtree_engine.cache import DrafterCache, Paths, TargetCache
+from ddtree_engine.config import check_fit
+from ddtree_engine.drafter import DrafterModel
+from ddtree_engine.errors import CapacityError, EngineError, RequestError
+from ddtree_engine.sampling import SamplingParams, choose_batch
+from ddtree_engine.shadow import BUDGETS, ShadowEvidence
+from ddtree_engine.target import TargetModel
+from ddtree_engine.tree import DraftTree, best_first, chain, fixed_point, walk
+from ddtree_engine.tree_batch import TreeBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PREFILL_CHUNK = 128
+"""Prompt tokens a prefill step takes; a running request waits for no more between two rounds."""
+
+RecurrentState = Literal["exact", "leak"]
+Stage = Literal["prefill", "draft", "build", "verify", "accept", "commit"]
+STAGES: tuple[Stage, ...] = ("prefill", "draft", "build", "verify", "accept", "commit")
+
+
+class Mode(StrEnum):
+    """The shape of a round's tree."""
+
+    AR = "ar"
+    LINEAR = "linear"
+    SHADOW = "shadow"
+    TREE = "tree"
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """How one request speculates.
+
+    Attributes:
+        mode: the shape.
+        budget: nodes of a tree besides the root; used by `tree` only.
+        topk: candidates a depth; used by `tree` and by the trees that `shadow` records.
+    """
+
+    mode: Mode = Mode.TREE
+    budget: int = 16
+    topk: int = 8
+
+    def __post_init__(self) -> None:
+        if self.budget < 1:
+            raise RequestError(f"budget must be 1 or more, got {self.budget}")
+        if self.topk < 1:
+            raise RequestError(f"topk must be 1 or more, got {self.topk}")
+
+
+@dataclass(slots=True)
+class Sequence:
+    """One request while it runs.
+
+    Attributes:
+        prompt: token ids, at least one.
+        max_tokens: how many tokens to emit at most.
+        sampling, speculation: how.
+        stop_ids: tokens that end the request; the one that does is emitted.
+        emitted: tokens so far, never more than `max_tokens`.
+        rounds: verify passes so far, prefill apart.
+        accepted: for each round, how many tokens it emitted.
+        finish_reason: "stop" or "length" once the request has ended.
+        shadow: evidence of a shadow request.
+    """
+
+    prompt: SequenceOf[int]
+    max_tokens: int
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    speculation: Speculation = field(default_factory=Speculation)
+    stop_ids: frozenset[int] = frozenset()
+    emitted: list[int] = field(default_factory=list)
+    rounds: int = 0
+    accepted: list[int] = field(default_factory=list)
+    finish_reason: Literal["stop", "length"] | None = None
+    shadow: ShadowEvidence | None = None
+    prefilled: int = 0
+    row: int = -1
+
+    @property
+    def decoding(self) -> bool:
+        """Whether the whole prompt but its last token is committed."""
+        return self.prefilled == len(self.prompt) - 1
+
+    @property
+    def anchor(self) -> int:
+        """The last known token, not yet committed."""
+        return self.emitted[-1] if self.emitted else self.prompt[-1]
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Tokens emitted per round; None before the first round."""
+        return len(self.emitted) / self.rounds if self.rounds else None
+
+    def take(self, tokens: SequenceOf[int]) -> list[int]:
+        """Emit the tokens of a round up to a stop token or `max_tokens`; return those emitted."""
+        taken: list[int] = []
+        for token in tokens:
+            taken.append(token)
+            if token in self.stop_ids:
+                self.finish_reason = "stop"
+                break
+            if len(self.emitted) + len(taken) == self.max_tokens:
+                self.finish_reason = "length"
+                break
+        self.emitted.extend(taken)
+        self.rounds += 1
+        self.accepted.append(len(taken))
+        return taken
+
+
+class Decoder:
+    """Runs rounds for the requests that it holds, all in one batch.
+
+    Requests sit in consecutive cache rows, those that decode first: a batch is always a slice.
+    """
+
+    def __init__(
+        self,
+        target: TargetModel,
+        drafter: DrafterModel | None,
+        *,
+        rows: int = 1,
+        max_length: int,
+        recurrent_state: RecurrentState = "exact",
+    ) -> None:
+        """Reserve the caches.
+
+        Args:
+            target: the model whose tokens are emitted.
+            drafter: proposes; without one only `ar` runs.
+            rows: requests that can run at once.
+            max_length: tokens that one request may commit, prompt included.
+            recurrent_state: "leak" lets siblings see each other's recurrent state, the unsafe
+                shortcut; for experiments that measure what it costs.
+        """
+        if drafter is not None:
+            check_fit(drafter.config, target.config)
+        self.target, self.drafter = target, drafter
+        self.recurrent_state = recurrent_state
+        self.rows, self.max_length = rows, max_length
+        self.device = target.embed_tokens.weight.device
+        dtype = target.embed_tokens.weight.dtype
+        self.cache = TargetCache(
+            target.config, rows=rows, max_length=max_length, dtype=dtype, device=self.device
+        )
+        self.drafter_cache: DrafterCache | None = None
+        if drafter is not None:
+            self.drafter_cache = DrafterCache(
+                drafter.config, rows=rows, max_length=max_length, dtype=dtype, device=self.device
+            )
+        self.sequences: list[Sequence] = []
+        self.seconds: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
+
+    @property
+    def free(self) -> int:
+        """How many more requests can start."""
+        return self.rows - len(self.sequences)
+
+    def check(self, sequence: Sequence) -> None:
+        """Refuse a request that could not run to its end.
+
+        Raises:
+            RequestError: an empty prompt, a token outside the vocabulary, a mode without its
+                drafter,
+                `max_tokens` below 1, or prompt and `max_tokens` together longer than the context.
+        """
+        vocab = self.target.config.vocab_size
+        if not sequence.prompt:
+            raise RequestError("the prompt is empty", hint="give at least one token")
+        if any(not 0 <= token < vocab for token in sequence.prompt):
+            raise RequestError(f"the prompt has a token outside the vocabulary of {vocab}")
+        if sequence.max_tokens < 1:
+            raise RequestError(f"max_tokens must be 1 or more, got {sequence.max_tokens}")
+        if self.drafter is None and sequence.speculation.mode is not Mode.AR:
+            raise RequestError(
+                f"mode `{sequence.speculation.mode}` needs a drafter",
+                hint="start the engine with --drafter, or ask for mode `ar`",
+            )
+        total = len(sequence.prompt) + sequence.max_tokens
+        if total > self.max_length:
+            raise RequestError(
+                f"{len(sequence.prompt)} prompt tokens and max_tokens {sequence.max_tokens} exceed "
+                f"the context of {self.max_length} tokens",
+                hint="shorten the prompt or lower max_tokens",
+            )
+
+    def start(self, sequence: Sequence) -> None:
+        """Give a request its row. Its prompt is committed by `prefill`.
+
+        Raises:
+            RequestError: as `check`.
+            CapacityError: no row is free.
+        """
+        self.check(sequence)
+        if not self.free:
+            raise CapacityError(f"all {self.rows} rows are taken")
+        sequence.row = len(self.sequences)
+        self.cache.reset(sequence.row)
+        if self.drafter_cache is not None:
+            self.drafter_cache.reset(sequence.row)
+        if sequence.speculation.mode is Mode.SHADOW:
+            sequence.shadow = ShadowEvidence()
+        self.sequences.append(sequence)
+        if sequence.decoding:
+            self._decode_from_now_on(sequence)
+
+    def stop(self, sequence: Sequence) -> None:
+        """Free the row of a request, finished or not."""
+        row, last = sequence.row, len(self.sequences) - 1
+        decoding = sum(one.decoding for one in self.sequences)
+        if sequence.decoding:
+            self._swap(row, decoding - 1)
+            row = decoding - 1
+        self._swap(row, last)
+        self.sequences.pop()
+        sequence.row = -1
+
+    def _swap(self, a: int, b: int) -> None:
+        if a == b:
+            return
+        self.cache.swap(a, b)
+        if self.drafter_cache is not None:
+            self.drafter_cache.swap(a, b)
+        one, other = self.sequences[a], self.sequences[b]
+        self.sequences[a], self.sequences[b] = other, one
+        one.row, other.row = b, a
+
+    def _decode_from_now_on(self, sequence: Sequence) -> None:
+        """Move a request whose prompt is committed behind the last one that decodes."""
+        first_prefilling = sum(one.decoding for one in self.sequences) - 1
+        self._swap(sequence.row, first_prefilling)
+
+    @torch.inference_mode()
+    def prefill(self, sequence: Sequence) -> None:
+        """Commit the next piece of the prompt of a request that is not yet decoding."""
+        with self._timed("prefill"):
+            end = min(sequence.prefilled + PREFILL_CHUNK, len(sequence.prompt) - 1)
+            piece = sequence.prompt[sequence.prefilled : end]
+            tokens = torch.tensor([list(piece)], device=self.device)
+            batch = TreeBatch.chain(tokens, conv_kernel=self.target.conv_kernel)
+            rows = slice(sequence.row, sequence.row + 1)
+            self._verify_and_commit_all(batch, rows, speculating=_drafts(sequence))
+            sequence.prefilled = end
+        if sequence.decoding:
+            self._decode_from_now_on(sequence)
+
+    def _verify_and_commit_all(self, batch: TreeBatch, rows: slice, *, speculating: bool) -> None:
+        layers = self._feature_layers if speculating else ()
+        found = self.target.verify(batch, self.cache, rows, layers)
+        every = Paths.of([list(range(batch.tokens.shape[1]))], self.device)
+        self._push_features(found.features, every, rows)
+        self.cache.commit(found.stash, every, rows)
+
+    @property
+    def _feature_layers(self) -> tuple[int, ...]:
+        return self.drafter.config.target_layer_ids if self.drafter is not None else ()
+
+    @torch.inference_mode()
+    def round(self) -> list[tuple[Sequence, list[int]]]:
+        """Run one round for every request that decodes.
+
+        Returns:
+            Each of them with the tokens that it emitted. A request that has ended has a
+            `finish_reason` and keeps its row until `stop`.
+        """
+        running = [one for one in self.sequences if one.decoding]
+        if not running:
+            return []
+        unfinished = [one.finish_reason is None for one in running]
+        if not all(unfinished):
+            raise EngineError("a finished request is still in its row: call `stop` first")
+        rows = slice(0, len(running))
+        trees = self._shape(running, rows)
+        with self._timed("verify"):
+            batch = TreeBatch.from_trees(
+                trees,
+                conv_kernel=self.target.conv_kernel,
+                device=self.device,
+                leak=self.recurrent_state == "leak",
+            )
+            drafting = any(_drafts(one) for one in running)
+            layers = self._feature_layers if drafting else ()
+            found = self.target.verify(batch, self.cache, rows, layers)
+            logits = self.target.logits(found.hidden)
+        with self._timed("accept"):
+            paths, emitted = self._accept(running, trees, logits, batch)
+        with self._timed("commit"):
+            accepted = Paths.of(paths, self.device)
+            self._push_features(found.features, accepted, rows)
+            self.cache.commit(found.stash, accepted, rows)
+        outcome = [(one, one.take(tokens)) for one, tokens in zip(running, emitted, strict=True)]
+        for one, _ in outcome:
+            if one.shadow is not None:
+                known = [*one.prompt, *one.emitted]
+                one.shadow.resolve(known, finished=one.finish_reason is not None)
+        return outcome
+
+    def _accept(
+        self,
+        running: SequenceOf[Sequence],
+        trees: SequenceOf[DraftTree],
+        logits: Tensor,
+        batch: TreeBatch,
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        """Accepted path of each request, and what it emits: the path's tokens, then the bonus."""
+        lengths = torch.tensor(self.cache.lengths[: len(running)], device=self.device)
+        positions = lengths[:, None] + batch.depths + 1
+        choices = choose_batch(logits, positions, [one.sampling for one in running]).tolist()
+        paths, emitted = [], []
+        for tree, chosen in zip(trees, choices, strict=True):
+            path, bonus = walk(tree, chosen.__getitem__)
+            paths.append(path)
+            emitted.append([*(tree.tokens[node] for node in path[1:]), bonus])
+        return paths, emitted
+
+    def _push_features(self, features: Tensor | None, paths: Paths, rows: slice) -> None:
+        """Give the drafter the features of the accepted tokens, and of no other node."""
+        if features is None or self.drafter is None or self.drafter_cache is None:
+            return
+        request = torch.arange(len(paths.lengths), device=self.device)[:, None]
+        start = torch.tensor(self.cache.lengths[rows], device=self.device)
+        steps = torch.arange(paths.nodes.shape[1], device=self.device)
+        keys, values = self.drafter.context(features[request, paths.nodes], start[:, None] + steps)
+        self.drafter_cache.append(keys, values, paths, rows)
+
+    def _shape(self, running: SequenceOf[Sequence], rows: slice) -> list[DraftTree]:
+        """The tree of each request for this round."""
+        if not any(_drafts(one) for one in running):
+            return [chain(one.anchor, ()) for one in running]
+        with self._timed("draft"):
+            widest = max(_candidates(one) for one in running)
+            log_probs, ids = self._draft(running, rows, widest)
+        with self._timed("build"):
+            scores = fixed_point(log_probs.numpy()).tolist()
+            candidates = ids.tolist()
+            return [self._build(one, scores[b], candidates[b]) for b, one in enumerate(running)]
+
+    def _draft(
+        self, running: SequenceOf[Sequence], rows: slice, topk: int
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and ids [B, block-1, topk] of the likeliest tokens, on the CPU."""
+        assert self.drafter is not None, "check() lets no request in that needs one"
+        assert self.drafter_cache is not None
+        lengths = self.drafter_cache.lengths[rows]
+        T = max(lengths)
+        block = self.drafter.block_tokens(
+            torch.tensor([one.anchor for one in running], device=self.device)
+        )
+        hidden = self.drafter.draft(
+            self.target.embed(block),
+            self.drafter_cache.keys[:, rows, :T],
+            self.drafter_cache.values[:, rows, :T],
+            torch.tensor(lengths, device=self.device),
+        )
+        logits = self.target.logits(hidden)
+        best = logits.topk(min(topk, logits.shape[-1]), dim=-1)
+        log_probs = best.values - logits.logsumexp(dim=-1, keepdim=True)
+        return log_probs.cpu(), best.indices.cpu()
+
+    def _build(
+        self, one: Sequence, scores: list[list[int]], candidates: list[list[int]]
+    ) -> DraftTree:
+        """The shape that the request's mode makes of the drafter's candidates."""
+        mode, budget, k = one.speculation.mode, one.speculation.budget, one.speculation.topk
+        drafts = [row[0] for row in candidates]
+        if mode is Mode.AR:
+            return chain(one.anchor, ())
+        if mode is Mode.TREE:
+            return best_first(
+                one.anchor, [row[:k] for row in scores], [row[:k] for row in candidates], budget
+            )
+        if one.shadow is not None:
+            tree = best_first(
+                one.anchor,
+                [row[:k] for row in scores],
+                [row[:k] for row in candidates],
+                max(BUDGETS),
+            )
+            known = len(one.prompt) + len(one.emitted)
+            one.shadow.record(tree, known - 1, drafts)
+        return chain(one.anchor, drafts)
+
+    @contextmanager
+    def _timed(self, stage: Stage) -> Iterator[None]:
+        begin = perf_counter()
+        yield
+        self.seconds[stage] += perf_counter() - begin
+
+
+def _drafts(sequence: Sequence) -> bool:
+    return sequence.speculation.mode is not Mode.AR
+
+
+def _candidates(sequence: Sequence) -> int:
+    """How many candidates a depth the request's mode looks at."""
+    mode = sequence.speculation.mode
+    return sequence.speculation.topk if mode in (Mode.TREE, Mode.SHADOW) else 1
