@@ -159,8 +159,8 @@ def gumbel_noise(seed: int, positions: Tensor, vocab_size: int) -> Tensor:
     """Return the Gumbel noise of a request at some positions.
 
     Token t at position n takes word t % 4 of Philox-4x32-10 with key = the seed's low and high
-    halves and counter = (t // 4, n, 0, 0). A word x gives u = (x + 1/2) / 2**32 and the noise
-    -log(-log(u)), in float64, rounded to float32. The words are the same bits on every device.
+    halves and counter = (t // 4, n, 0, 0). The words are the same bits on every device; the float64
+    logarithms may differ in the last place, which rounding to float32 hides but for rare cases.
 
     Args:
         seed: 64 bits, signed or unsigned.
@@ -175,8 +175,15 @@ def gumbel_noise(seed: int, positions: Tensor, vocab_size: int) -> Tensor:
     words = philox4x32(
         (blocks, positions[:, None], zero, zero), (seed & _WORD, (seed >> 32) & _WORD)
     )
-    uniform = torch.stack(words, dim=-1).flatten(1)[:, :vocab_size].double()
-    uniform = uniform.add_(0.5).mul_(2.0**-32)
+    return gumbel_from_words(torch.stack(words, dim=-1).flatten(1)[:, :vocab_size])
+
+
+def gumbel_from_words(words: Tensor) -> Tensor:
+    """Turn random words in [0, 2**32) into float32 Gumbel noise, all of it finite.
+
+    A word x gives u = (x + 1/2) / 2**32, inside (0, 1), and the noise -log(-log(u)), in float64.
+    """
+    uniform = words.double().add_(0.5).mul_(2.0**-32)
     return uniform.log_().neg_().log_().neg_().float()
 
 

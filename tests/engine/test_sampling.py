@@ -24,6 +24,7 @@ from ddtree_engine.sampling import (
     choose,
     choose_batch,
     filter_logits,
+    gumbel_from_words,
     gumbel_noise,
     philox4x32,
 )
@@ -101,6 +102,14 @@ class TestNoise:
         assert torch.equal(gumbel_noise(9, torch.tensor([17, 3, 17]), 64), whole[[17, 3, 17]])
         assert torch.equal(gumbel_noise(9, torch.arange(40), 33), whole[:, :33])
         assert not torch.equal(gumbel_noise(10, torch.arange(40), 64), whole)
+
+    @pytest.mark.parametrize(
+        ("word", "noise"),
+        [(0, -math.log(33 * math.log(2))), (2**31, 0.366512920), (2**32 - 1, 33 * math.log(2))],
+    )
+    def test_range(self, word: int, noise: float) -> None:
+        """Finite at both ends; -log(-log(1/2)) in the middle."""
+        assert gumbel_from_words(torch.tensor(word)).item() == pytest.approx(noise, rel=1e-6)
 
     def test_seeds_of_the_same_bits(self) -> None:
         positions = torch.arange(3)

@@ -18,10 +18,14 @@ class UnknownTokenError(Exception):
 
 
 class Drafts:
-    """A round's candidates: right often enough for long paths, over a vocabulary of four."""
+    """A round's candidates: right often enough for long paths, over a vocabulary of four.
+
+    Flat scores below 0 make the tree wide, so that its budget ends before the chain's depth.
+    """
 
     def __init__(self, random: Random, truth: list[int], anchor_index: int) -> None:
         depth = random.randint(1, 9)
+        best, spread = random.randint(0, 1), random.choice([0, 1, 6])
         self.anchor = truth[anchor_index]
         self.anchor_index = anchor_index
         self.scores, self.token_ids = [], []
@@ -30,7 +34,9 @@ class Drafts:
             if position < len(truth) and truth[position] in ids and random.random() < 0.6:
                 ids.sort(key=lambda token: token != truth[position])
             self.token_ids.append(ids)
-            self.scores.append(sorted((-random.randint(0, 6) for _ in ids), reverse=True))
+            self.scores.append(
+                sorted((-random.randint(best, best + spread) for _ in ids), reverse=True)
+            )
 
     @property
     def linear(self) -> list[int]:
@@ -137,13 +143,15 @@ def test_a_cut_round_is_censored_and_counts_nowhere_else() -> None:
     assert summary.mean(LINEAR) is None
 
 
-def test_a_chain_may_accept_more_than_the_tree_of_the_same_drafts() -> None:
-    evidence = ShadowEvidence()
+def test_a_chain_deeper_than_the_tree() -> None:
+    """The tree is decided at its leaf, the round only with the chain."""
     drafts = list(range(1, 13))
-    tree = best_first(0, [[-depth] for depth in range(12)], [[token] for token in drafts], 128)
-    evidence.record(tree, 0, drafts)
-    (lengths,) = evidence.resolve(list(range(20)), finished=False)
-    assert lengths == {LINEAR: 13, "8": 9, "16": 13, "32": 13, "64": 13, "128": 13}
+    evidence = ShadowEvidence()
+    evidence.record(chain(0, drafts[:10]), 0, drafts)
+    assert evidence.resolve(list(range(12)), finished=False) == []
+    assert evidence.pending == 1
+    (lengths,) = evidence.resolve(list(range(13)), finished=False)
+    assert lengths == {LINEAR: 13, "8": 9, "16": 11, "32": 11, "64": 11, "128": 11}
 
 
 def test_merge_adds_up() -> None:

@@ -92,6 +92,17 @@ def test_all_zero_scores_go_depth_first() -> None:
     assert built.depths[0, : MAX_DEPTH + 1].tolist() == list(range(MAX_DEPTH + 1))
 
 
+@pytest.mark.parametrize("budget", range(30, 45))
+def test_tie_at_the_cut_of_a_level(budget: int) -> None:
+    """Prefix (1, 0) scores above (0, 2), which precedes it; their extensions tie by the dozen at
+    depth 3, more than the budget has room for."""
+    rows = [[0, -1], [0, -1, -3], [0] + [-2] * 11]
+    scores = torch.tensor([[row + [-20] * (12 - len(row)) for row in rows]])
+    expected = naive.tree_build(scores, budget)
+    assert_same(heap(scores, budget), expected)
+    assert_same(tree_build(scores, budget), expected)
+
+
 def test_lowest_scores_do_not_overflow() -> None:
     scores = torch.full((1, MAX_DEPTH, 1), int(LOG_PROB_FLOOR) << SCORE_BITS)
     built = tree_build(scores, 100)

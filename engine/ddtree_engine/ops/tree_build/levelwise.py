@@ -6,8 +6,8 @@ So each level keeps its `budget` best, and the tree is the `budget` best of all 
 
 Ties need the lexicographic order of rank tuples. Within a level, a frontier kept in lexicographic
 order makes (place of the parent, rank) the place of the child, and a stable sort by score does
-the rest. Across levels, the tuples are compared as packed keys: digits rank + 1, 0 past the end, so
-that a prefix comes before its extensions.
+the rest. Across levels, the tuples are compared as packed keys: one digit a rank, 0 past the end.
+Equal keys are a prefix and its extensions by rank 0; stable sorts leave them in order of depth.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def tree_build(scores: Tensor, budget: int) -> TreeShape:
 def _levels(scores: Tensor, budget: int) -> list[_Prefixes]:
     """Return the `budget` best prefixes of each depth, in lexicographic order; the root first."""
     batch, depth_limit, width = scores.shape
-    digit_bits = max(width.bit_length(), 1)
+    digit_bits = max((width - 1).bit_length(), 1)
     digits = _KEY_BITS // digit_bits
     zero = scores.new_zeros((batch, 1))
     words = max(-(-depth_limit // digits), 1)
@@ -86,7 +86,7 @@ def _levels(scores: Tensor, budget: int) -> list[_Prefixes]:
         parent, rank = best // width, best % width
         word, digit = divmod(depth - 1, digits)
         keys = level.keys.gather(1, parent[:, :, None].expand(-1, -1, words))
-        keys[:, :, word] += (rank + 1) << (digit_bits * (digits - 1 - digit))
+        keys[:, :, word] += rank << (digit_bits * (digits - 1 - digit))
         parent, start = parent + start, start + level.score.shape[1]
         level = _Prefixes(
             candidates.gather(1, best), parent, torch.full_like(rank, depth), rank, keys
