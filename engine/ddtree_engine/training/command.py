@@ -1,0 +1,239 @@
+"""`ddtree-engine train PART`: each part reads and writes the folder of one run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ddtree_engine.errors import EngineError
+from ddtree_engine.training.accelerate import choose_device
+from ddtree_engine.training.configs import SHAPES, drafter_config, target_config, write_config
+from ddtree_engine.training.drafter import HeldOutText, train_drafter
+from ddtree_engine.training.export import export
+from ddtree_engine.training.generate import continue_prompts, generate_corpus
+from ddtree_engine.training.loop import Schedule
+from ddtree_engine.training.run_folder import RunFolder, load_tokens, write_corpus
+from ddtree_engine.training.target import load_trained_target, train_target
+from ddtree_engine.training.tokenizer import END_OF_TEXT, IM_END, MASK, load_tokenizer, token_id
+
+_LOG = logging.getLogger(__name__)
+
+PARTS = ("corpus", "target", "generate", "drafter", "export")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `train` to ``parser``; :func:`run` takes what it parses."""
+    parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
+    for name, text in (
+        ("corpus", "read the standard library, train the tokenizer"),
+        ("target", "train the target from scratch"),
+        ("generate", "let the target write the drafter's training text"),
+        ("drafter", "train the drafter"),
+        ("export", "write both models as Hugging Face folders, with a model card and prompts"),
+        ("all", "every part in turn"),
+    ):
+        part = parts.add_parser(name, help=text, description=text)
+        part.add_argument("--out", type=Path, required=True, help="folder of the run")
+        part.add_argument("--shape", choices=sorted(SHAPES), default="demo")
+        part.add_argument("--seed", type=int, default=0)
+        if name in ("target", "generate", "drafter", "all"):
+            part.add_argument("--device", default="auto", help="auto, cpu or cuda[:N]")
+        if name in ("target", "drafter", "all"):
+            _add_training(part)
+        if name in ("target", "all"):
+            part.add_argument("--batch", type=int, default=64, help="windows a step")
+            part.add_argument("--length", type=int, default=1024, help="tokens a window")
+            part.add_argument("--dropout", type=float, default=0.05)
+        if name in ("generate", "all"):
+            part.add_argument("--rows", type=int, default=49152, help="sequences to generate")
+            part.add_argument("--rows-at-once", type=int, default=4096)
+            part.add_argument("--row-length", type=int, default=1024)
+        if name in ("drafter", "all"):
+            part.add_argument("--drafter-batch", type=int, default=64, help="sequences a step")
+            part.add_argument("--anchors", type=int, default=128, help="blocks a sequence")
+        if name in ("export", "all"):
+            part.add_argument("--to", type=Path, help="folder for the models (default: OUT/export)")
+
+
+def _add_training(part: argparse.ArgumentParser) -> None:
+    part.add_argument("--steps", type=int, help="optimizer steps (default: from --seconds)")
+    part.add_argument(
+        "--seconds", type=float, default=420.0, help="choose the steps to take about this long"
+    )
+    part.add_argument(
+        "--time-limit", type=float, help="stop with a checkpoint after this many seconds"
+    )
+    part.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    part.add_argument("--learning-rate", type=float, default=3e-3, help="highest learning rate")
+    part.add_argument("--warmup", type=int, default=100, help="steps of linear warm-up")
+    part.add_argument("--evaluate-every", type=int, default=250, help="steps")
+    part.add_argument(
+        "--compile", action=argparse.BooleanOptionalAction, help="default: on a GPU only"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the part that ``args`` names; returns the exit code.
+
+    Raises:
+        EngineError: what the part needs is missing, damaged or not finite.
+    """
+    folder = RunFolder(args.out)
+    actions: dict[str, Callable[[argparse.Namespace, RunFolder], None]] = {
+        "corpus": _corpus,
+        "target": _target,
+        "generate": _generate,
+        "drafter": _drafter,
+        "export": _export,
+    }
+    for part in PARTS if args.part == "all" else (args.part,):
+        started = time.monotonic()
+        actions[part](args, folder)
+        _LOG.info("%s: %.0f s", part, time.monotonic() - started)
+    return 0
+
+
+def _corpus(args: argparse.Namespace, folder: RunFolder) -> None:
+    del args
+    facts = write_corpus(folder)
+    for name in ("train", "held_out"):
+        _LOG.info("%s: %s", name, facts[name])
+
+
+def _target(args: argparse.Namespace, folder: RunFolder) -> None:
+    corpus = folder.facts(folder.corpus)
+    device = choose_device(args.device)
+    shape = SHAPES[args.shape]
+    write_config(folder.target, target_config(shape, corpus["vocab_size"], _eos(folder)))
+    train_target(
+        folder.target,
+        folder.stream("train", device),
+        folder.stream("held_out", device),
+        _schedule(args),
+        batch=args.batch,
+        length=args.length,
+        dropout=args.dropout,
+        compiled=_compiled(args, device),
+        about={"corpus_sha256": corpus["sha256"]},
+        resume=args.resume,
+    )
+
+
+def _generate(args: argparse.Namespace, folder: RunFolder) -> None:
+    device = choose_device(args.device)
+    target = load_trained_target(folder.target, device)
+    if device.type == "cuda":
+        target.to(torch.bfloat16)
+    started = time.monotonic()
+    length = args.row_length
+    prompt_lengths = [length // 4, length // 2, length // 8, length * 3 // 8]
+    stream = folder.stream("train", device)
+    rows = generate_corpus(
+        target,
+        stream,
+        rows=args.rows,
+        batch=args.rows_at_once,
+        length=length,
+        prompt_lengths=prompt_lengths,
+        seed=args.seed,
+    )
+    held_out = held_out_continuations(target, folder.stream("held_out", device), args.seed)
+    folder.generated.mkdir(parents=True, exist_ok=True)
+    _save_tokens(folder.generated / "train.npy", rows)
+    _save_tokens(folder.generated / "held_out.npy", held_out.tokens)
+    facts = {
+        "rows": rows.shape[0],
+        "length": length,
+        "prompt_lengths": prompt_lengths,
+        "held_out_rows": held_out.tokens.shape[0],
+        "held_out_prompt_length": held_out.prompt_length,
+        "seed": args.seed,
+        "seconds": time.monotonic() - started,
+    }
+    path = folder.generated / "facts.json"
+    path.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+def _drafter(args: argparse.Namespace, folder: RunFolder) -> None:
+    corpus = folder.facts(folder.corpus)
+    generated = folder.facts(folder.generated)
+    device = choose_device(args.device)
+    shape = SHAPES[args.shape]
+    mask = token_id(load_tokenizer(folder.tokenizer), MASK)
+    write_config(folder.drafter, drafter_config(shape, corpus["vocab_size"], _eos(folder), mask))
+    train_drafter(
+        folder.drafter,
+        load_trained_target(folder.target, device),
+        load_tokens(folder.generated / "train.npy", device),
+        HeldOutText(
+            load_tokens(folder.generated / "held_out.npy", device).long(),
+            generated["held_out_prompt_length"],
+        ),
+        _schedule(args),
+        batch=args.drafter_batch,
+        anchors=args.anchors,
+        compiled=_compiled(args, device),
+        about={"generated": generated},
+        resume=args.resume,
+    )
+
+
+def _export(args: argparse.Namespace, folder: RunFolder) -> None:
+    export(folder, args.to if args.to is not None else folder.root / "export")
+
+
+def held_out_continuations(
+    target: Any, stream: Tensor, seed: int, *, rows: int = 64, prompt: int = 192, new: int = 128
+) -> HeldOutText:
+    """Greedy continuations of prompts at random places of the held-out modules."""
+    generator = torch.Generator().manual_seed(seed + 17)
+    starts = torch.randint(stream.numel() - prompt, (rows, 1), generator=generator)
+    prompts = stream[(starts + torch.arange(prompt)).to(stream.device)].long()
+    return HeldOutText(continue_prompts(target, prompts, new), prompt)
+
+
+def _schedule(args: argparse.Namespace) -> Schedule:
+    return Schedule(
+        steps=args.steps,
+        seconds=args.seconds,
+        time_limit=args.time_limit,
+        peak=args.learning_rate,
+        warmup=args.warmup,
+        evaluate_every=args.evaluate_every,
+        seed=args.seed,
+    )
+
+
+def _compiled(args: argparse.Namespace, device: torch.device) -> bool:
+    return device.type == "cuda" if args.compile is None else bool(args.compile)
+
+
+def _eos(folder: RunFolder) -> tuple[int, ...]:
+    tokenizer = load_tokenizer(folder.tokenizer)
+    return (token_id(tokenizer, END_OF_TEXT), token_id(tokenizer, IM_END))
+
+
+def _save_tokens(path: Path, tokens: Tensor) -> None:
+    np.save(path, tokens.cpu().numpy().astype(np.uint16))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry of `python -m ddtree_engine.training`."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    parser = argparse.ArgumentParser(prog="python -m ddtree_engine.training", description=__doc__)
+    add_arguments(parser)
+    args = parser.parse_args(argv)
+    try:
+        return run(args)
+    except EngineError as error:
+        _LOG.error("%s", error.render().removeprefix("error: "))
+        return 1
