@@ -270,6 +270,27 @@ class Decoder:
         if sequence.decoding:
             self._decode_from_now_on(sequence)
 
+    @torch.inference_mode()
+    def next_logits(self, tokens: SequenceOf[int]) -> Tensor:
+        """Float32 logits [V] of the token after `tokens`, as autoregressive decoding sees them.
+
+        Raises:
+            CapacityError: no row is free.
+        """
+        probe = Sequence(tokens, 1, speculation=Speculation(Mode.AR))
+        self.start(probe)
+        try:
+            while not probe.decoding:
+                self.prefill(probe)
+            batch = TreeBatch.chain(
+                torch.tensor([[probe.anchor]], device=self.device),
+                conv_kernel=self.target.conv_kernel,
+            )
+            found = self.target.verify(batch, self.cache, slice(probe.row, probe.row + 1))
+            return self.target.logits(found.hidden)[0, 0]
+        finally:
+            self.stop(probe)
+
     def _verify_and_commit_all(self, batch: TreeBatch, rows: slice, *, speculating: bool) -> None:
         layers = self._feature_layers if speculating else ()
         found = self.target.verify(batch, self.cache, rows, layers)

@@ -62,30 +62,26 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def load_weights(
+def check_tensors(
     module: nn.Module,
     folder: Path,
     *,
     source_name: Callable[[str], str],
     ignored: Callable[[str], bool],
-    device: torch.device,
-    dtype: torch.dtype,
-    keep_float32: Iterable[str] = (),
-) -> None:
-    """Give every parameter of `module` (which may be on the meta device) its tensor from `folder`.
+) -> dict[str, str]:
+    """Compare the tensors of `folder` with the parameters of `module`, reading headers alone.
 
     Args:
-        module: receives the tensors by assignment, so that nothing is held twice.
+        module: what the tensors are for; it may be on the meta device.
         folder: the checkpoint.
         source_name: the checkpoint's name of a parameter of `module`.
         ignored: whether a tensor that `module` does not have may be in the checkpoint.
-        device: where the tensors go.
-        dtype: what they become, except
-        keep_float32: parameters whose last name part is here stay in float32.
+
+    Returns:
+        The parameter for each tensor that is wanted.
 
     Raises:
-        CheckpointError: tensors are missing, unexpected, or have another shape. All are named, and
-            nothing has been loaded.
+        CheckpointError: tensors are missing, unexpected, or have another shape; all are named.
     """
     found = tensor_shapes(folder)
     wanted = {source_name(name): (name, tuple(p.shape)) for name, p in module.named_parameters()}
@@ -107,6 +103,36 @@ def load_weights(
         raise CheckpointError(
             f"the tensors in `{folder}` do not match its config.json: {'; '.join(problems)}"
         )
+    return {source: name for source, (name, _) in wanted.items()}
+
+
+def load_weights(
+    module: nn.Module,
+    folder: Path,
+    *,
+    source_name: Callable[[str], str],
+    ignored: Callable[[str], bool],
+    device: torch.device,
+    dtype: torch.dtype,
+    keep_float32: Iterable[str] = (),
+) -> None:
+    """Give every parameter of `module` (which may be on the meta device) its tensor from `folder`.
+
+    Tensors are assigned, so that nothing is held twice, and need no gradient.
+
+    Args:
+        module: as in `check_tensors`, like the next three.
+        folder: the checkpoint.
+        source_name: the checkpoint's name of a parameter.
+        ignored: whether a tensor may be left.
+        device: where the tensors go.
+        dtype: what they become, except
+        keep_float32: parameters whose last name part is here stay in float32.
+
+    Raises:
+        CheckpointError: as `check_tensors`; nothing has been loaded.
+    """
+    wanted = check_tensors(module, folder, source_name=source_name, ignored=ignored)
     exact = frozenset(keep_float32)
     state: dict[str, torch.Tensor] = {}
     for file in weight_files(folder):
@@ -114,7 +140,7 @@ def load_weights(
             for source in reader.keys():  # noqa: SIM118 - not a mapping
                 if source not in wanted:
                     continue
-                name = wanted[source][0]
+                name = wanted[source]
                 kind = torch.float32 if name.rpartition(".")[2] in exact else dtype
                 state[name] = reader.get_tensor(source).to(device=device, dtype=kind)
     module.load_state_dict(state, assign=True)

@@ -8,7 +8,27 @@ import torch
 
 from ddtree_engine.config import read_drafter_config
 from ddtree_engine.drafter.model import DrafterModel
-from ddtree_engine.weights import load_weights
+from ddtree_engine.weights import check_tensors, load_weights
+
+
+def _empty(folder: Path) -> DrafterModel:
+    config = read_drafter_config(folder)
+    with torch.device("meta"):
+        return DrafterModel(config)
+
+
+def check_drafter(folder: Path) -> DrafterModel:
+    """Check the drafter in `folder` without reading its weights.
+
+    Returns:
+        The model, on the meta device: shapes without storage.
+
+    Raises:
+        CheckpointError: the folder is not a drafter that this engine runs, or is damaged.
+    """
+    model = _empty(folder)
+    check_tensors(model, folder, source_name=str, ignored=lambda _: False)
+    return model
 
 
 def load_drafter(folder: Path, *, device: torch.device, dtype: torch.dtype) -> DrafterModel:
@@ -17,15 +37,8 @@ def load_drafter(folder: Path, *, device: torch.device, dtype: torch.dtype) -> D
     Raises:
         CheckpointError: the folder is not a drafter that this engine runs, or is damaged.
     """
-    config = read_drafter_config(folder)
-    with torch.device("meta"):
-        model = DrafterModel(config)
+    model = _empty(folder)
     load_weights(
-        model,
-        folder,
-        source_name=lambda name: name,
-        ignored=lambda _: False,
-        device=device,
-        dtype=dtype,
+        model, folder, source_name=str, ignored=lambda _: False, device=device, dtype=dtype
     )
     return model.eval()

@@ -8,7 +8,7 @@ import torch
 
 from ddtree_engine.config import TargetConfig, read_target_config
 from ddtree_engine.target.model import TargetModel
-from ddtree_engine.weights import load_weights
+from ddtree_engine.weights import check_tensors, load_weights
 
 # Parts of multimodal and multi-token-prediction checkpoints that text decoding does not use.
 UNUSED_PREFIXES = ("model.visual.", "visual.", "mtp.", "model.mtp.")
@@ -24,6 +24,36 @@ def weight_name(config: TargetConfig, name: str) -> str:
     return f"model.language_model.{name}" if nested else f"model.{name}"
 
 
+def _ignored(config: TargetConfig, name: str) -> bool:
+    tied_head = config.tie_word_embeddings and name == "lm_head.weight"
+    return tied_head or name.startswith(UNUSED_PREFIXES)
+
+
+def _empty(config: TargetConfig) -> TargetModel:
+    with torch.device("meta"):
+        return TargetModel(config)
+
+
+def check_target(folder: Path) -> TargetModel:
+    """Check the target in `folder` without reading its weights.
+
+    Returns:
+        The model, on the meta device: shapes without storage.
+
+    Raises:
+        CheckpointError: the folder is not a target that this engine runs, or is damaged.
+    """
+    config = read_target_config(folder)
+    model = _empty(config)
+    check_tensors(
+        model,
+        folder,
+        source_name=lambda name: weight_name(config, name),
+        ignored=lambda name: _ignored(config, name),
+    )
+    return model
+
+
 def load_target(folder: Path, *, device: torch.device, dtype: torch.dtype) -> TargetModel:
     """Load the target in `folder`, for inference.
 
@@ -31,16 +61,12 @@ def load_target(folder: Path, *, device: torch.device, dtype: torch.dtype) -> Ta
         CheckpointError: the folder is not a target that this engine runs, or is damaged.
     """
     config = read_target_config(folder)
-    with torch.device("meta"):
-        model = TargetModel(config)
+    model = _empty(config)
     load_weights(
         model,
         folder,
         source_name=lambda name: weight_name(config, name),
-        ignored=lambda name: (
-            name.startswith(UNUSED_PREFIXES)
-            or (config.tie_word_embeddings and name == "lm_head.weight")
-        ),
+        ignored=lambda name: _ignored(config, name),
         device=device,
         dtype=dtype,
         keep_float32=FLOAT32_PARAMETERS,

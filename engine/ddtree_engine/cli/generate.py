@@ -1,0 +1,100 @@
+"""`ddtree-engine generate`: one completion on the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from ddtree_engine.cli.model_arguments import add_model_arguments, load_from
+from ddtree_engine.errors import EngineError
+
+SUMMARY = "Complete one prompt and print the text as it comes."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `generate`."""
+    add_model_arguments(parser)
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--prompt", help="the prompt; without it, standard input")
+    source.add_argument(
+        "--prompt-file", type=Path, metavar="FILE", help="read the prompt from FILE"
+    )
+    parser.add_argument("--mode", default="tree:16", help="ar, linear, shadow, tree:BUDGET")
+    parser.add_argument("--topk", type=int, default=8, help="candidates a depth (default 8)")
+    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--top-k", type=int, default=0, help="0 keeps all tokens (default)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="print one JSON document at the end")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Generate and print; statistics go to stderr."""
+    from time import perf_counter
+
+    from ddtree_engine.comparison import parse_mode
+    from ddtree_engine.decoder import Sequence
+    from ddtree_engine.sampling import SamplingParams
+
+    speculation = parse_mode(arguments.mode, arguments.topk)
+    params = SamplingParams(
+        temperature=arguments.temperature,
+        top_k=arguments.top_k,
+        top_p=arguments.top_p,
+        seed=arguments.seed,
+    )
+    prompt = _prompt(arguments)
+    engine = load_from(arguments)
+    tokenizer = engine.tokenizer
+    sequence = Sequence(
+        tokenizer.encode(prompt), arguments.max_tokens, params, speculation, tokenizer.eos_ids
+    )
+    decoder = engine.decoder(max_length=len(sequence.prompt) + arguments.max_tokens)
+    decoder.start(sequence)
+    while not sequence.decoding:
+        decoder.prefill(sequence)
+    begin = perf_counter()
+    shown = ""
+    while sequence.finish_reason is None:
+        decoder.round()
+        if not arguments.json:
+            text = tokenizer.decode(sequence.emitted)
+            # A character cut in the middle decodes to U+FFFD until its last byte is there.
+            if not text.endswith("�") or sequence.finish_reason:
+                print(text.removeprefix(shown), end="", flush=True)
+                shown = text
+    seconds = perf_counter() - begin
+    speed = len(sequence.emitted) / seconds
+    if arguments.json:
+        document = {
+            "text": tokenizer.decode(sequence.emitted),
+            "tokens": list(sequence.emitted),
+            "finish_reason": sequence.finish_reason,
+            "mode": arguments.mode,
+            "rounds": sequence.rounds,
+            "acceptance_length": sequence.acceptance_length,
+            "decode_seconds": seconds,
+        }
+        print(json.dumps(document))
+        return 0
+    print()
+    print(
+        f"{len(sequence.emitted)} tokens in {sequence.rounds} rounds: acceptance length "
+        f"{sequence.acceptance_length:.2f}, {speed:.1f} tok/s (one run, not warmed up)",
+        file=sys.stderr,
+    )
+    return 0
+
+
+def _prompt(arguments: argparse.Namespace) -> str:
+    if arguments.prompt is not None:
+        return str(arguments.prompt)
+    if arguments.prompt_file is not None:
+        try:
+            return str(arguments.prompt_file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise EngineError(f"`{arguments.prompt_file}` can't be read") from error
+    return sys.stdin.read()

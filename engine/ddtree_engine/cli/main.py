@@ -1,0 +1,58 @@
+"""The `ddtree-engine` command.
+
+Exit codes: 0 done, 1 failed (one message on stderr), 2 usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from ddtree_engine import __version__
+from ddtree_engine.cli import check, generate, inspect, serve, train
+from ddtree_engine.errors import EngineError
+
+COMMANDS = {
+    "serve": serve,
+    "generate": generate,
+    "check": check,
+    "inspect": inspect,
+    "train": train,
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="ddtree-engine",
+        description="Exact draft-tree speculative decoding for hybrid language models.",
+    )
+    parser.add_argument("--version", action="version", version=f"ddtree-engine {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in COMMANDS.items():
+        summary = module.SUMMARY
+        sub = commands.add_parser(name, help=summary, description=summary)
+        module.add_arguments(sub)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        return COMMANDS[arguments.command].run(arguments)
+    except EngineError as error:
+        print(error.render(), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output is gone; leave nothing for the interpreter to flush into it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

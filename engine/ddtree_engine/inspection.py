@@ -1,0 +1,85 @@
+"""What a pair of checkpoints is and what serving it takes, from configs and file headers alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ddtree_engine.config import check_fit
+from ddtree_engine.drafter import check_drafter
+from ddtree_engine.target import check_target
+from ddtree_engine.tokenizer import Tokenizer
+
+
+def inspect_models(model: Path, drafter: Path | None, dtype: torch.dtype) -> dict[str, Any]:
+    """Check both folders and describe them.
+
+    Args:
+        model: folder of the target.
+        drafter: folder of its drafter, or None.
+        dtype: of weights, activations and KV cache; the recurrent state is float32 always.
+
+    Returns:
+        A JSON-able document with `target` and `drafter` (None without one). Sizes are in bytes:
+        `weight_bytes` in `dtype`, `state_bytes_per_request` of the recurrent states and convolution
+        tails, `kv_bytes_per_token` of the attention layers.
+
+    Raises:
+        CheckpointError: a folder is not usable, or the two don't fit.
+    """
+    found = check_target(model)
+    config = found.config
+    tokenizer = Tokenizer.load(model)
+    size = dtype.itemsize
+    state = 0
+    if config.linear is not None:
+        linear = config.linear
+        recurrent = linear.num_value_heads * linear.key_head_dim * linear.value_head_dim * 4
+        tail = linear.conv_dim * (linear.conv_kernel - 1) * size
+        state = len(config.linear_layers) * (recurrent + tail)
+    target = {
+        "path": str(model),
+        "architecture": config.architecture,
+        "parameters": _count(found),
+        "weight_bytes": _count(found) * size,
+        "dtype": str(dtype).removeprefix("torch."),
+        "layers": config.num_layers,
+        "recurrent_layers": len(config.linear_layers),
+        "attention_layers": len(config.full_layers),
+        "hidden_size": config.hidden_size,
+        "vocab_size": config.vocab_size,
+        "tokenizer_tokens": tokenizer.vocab_size,
+        "max_context": config.max_position_embeddings,
+        "state_bytes_per_request": state,
+        "kv_bytes_per_token": len(config.full_layers)
+        * 2
+        * config.num_kv_heads
+        * config.head_dim
+        * size,
+    }
+    if drafter is None:
+        return {"target": target, "drafter": None}
+    drafted = check_drafter(drafter)
+    small = drafted.config
+    check_fit(small, config)
+    return {
+        "target": target,
+        "drafter": {
+            "path": str(drafter),
+            "architecture": small.architecture,
+            "parameters": _count(drafted),
+            "weight_bytes": _count(drafted) * size,
+            "layers": small.num_layers,
+            "block_size": small.block_size,
+            "mask_token_id": small.mask_token_id,
+            "target_layer_ids": list(small.target_layer_ids),
+            "kv_bytes_per_token": small.num_layers * 2 * small.num_kv_heads * small.head_dim * size,
+        },
+    }
+
+
+def _count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
