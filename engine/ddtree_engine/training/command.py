@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ddtree_engine.training.accelerate import choose_device
 from ddtree_engine.training.configs import SHAPES, drafter_config, target_config, write_config
 from ddtree_engine.training.drafter import HeldOutText, train_drafter
 from ddtree_engine.training.export import export
-from ddtree_engine.training.generate import continue_prompts, generate_corpus
+from ddtree_engine.training.generate import MIX, continue_prompts, generate_corpus
 from ddtree_engine.training.loop import Schedule
 from ddtree_engine.training.run_folder import RunFolder, load_tokens, write_corpus
 from ddtree_engine.training.target import load_trained_target, train_target
@@ -154,6 +155,7 @@ def _generate(args: argparse.Namespace, folder: RunFolder) -> None:
         "rows": rows.shape[0],
         "length": length,
         "prompt_lengths": prompt_lengths,
+        "mix": [asdict(entry) for entry in MIX],
         "held_out_rows": held_out.tokens.shape[0],
         "held_out_prompt_length": held_out.prompt_length,
         "seed": args.seed,

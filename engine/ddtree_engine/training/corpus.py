@@ -13,8 +13,6 @@ from pathlib import Path, PurePosixPath
 from ddtree_engine.errors import EngineError
 
 EXCLUDED: tuple[tuple[str, str], ...] = (
-    ("site-packages/", "third-party code with licences of its own"),
-    ("dist-packages/", "third-party code with licences of its own"),
     ("config-", "build configuration, generated, with this machine's paths"),
     ("_sysconfigdata", "build configuration, generated, with this machine's paths"),
     ("pydoc_data/topics.py", "documentation rendered by a program into one string table"),
@@ -35,6 +33,9 @@ EXCLUDED: tuple[tuple[str, str], ...] = (
     ("lib-tk/", "a copy of tkinter"),
 )
 """Path prefixes (under the library's folder) that are left out, with the reason."""
+
+THIRD_PARTY = ("site-packages", "dist-packages")
+"""Folders beside the library that are not of it."""
 
 MAX_DIGIT_SHARE = 0.15
 """A file with more digits and backslashes than this among its characters is a table of data."""
@@ -99,17 +100,17 @@ def read_corpus(folder: Path | None = None, held_out: Sequence[str] | None = Non
     apart: list[Document] = []
     left_out: dict[str, str] = {}
     seen: dict[str, str] = {}
-    paths = sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).as_posix())
-    if not paths:
+    relative = (path.relative_to(folder) for path in folder.rglob("*.py"))
+    library = sorted(path.as_posix() for path in relative if path.parts[0] not in THIRD_PARTY)
+    if not library:
         raise EngineError(
             f"`{folder}` holds no Python source",
             hint="train with an interpreter whose standard library is installed as source",
         )
-    for path in paths:
-        name = path.relative_to(folder).as_posix()
+    for name in library:
         reason = _excluded(name)
         if reason is None:
-            text = _read(path)
+            text = _read(folder / name)
             reason = "not UTF-8" if text is None else _unsuitable(text)
         if reason is None and text is not None:
             digest = hashlib.sha256(text.encode()).hexdigest()

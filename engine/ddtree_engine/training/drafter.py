@@ -202,6 +202,7 @@ def evaluate_drafter(
     return {
         "loss": torch.stack(losses).mean().item(),
         "first_accuracy": torch.stack(hits).mean().item(),
+        "replayed": len(tokens[:replayed]),
         **acceptance_lengths(
             tokens[:replayed].cpu().numpy(),
             first,
