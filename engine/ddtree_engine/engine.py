@@ -7,7 +7,12 @@ from pathlib import Path
 
 import torch
 
-from ddtree_engine.config import check_fit, read_drafter_config, read_target_config
+from ddtree_engine.config import (
+    TargetConfig,
+    check_fit,
+    read_drafter_config,
+    read_target_config,
+)
 from ddtree_engine.decoder import Decoder, RecurrentState
 from ddtree_engine.drafter import DrafterModel, load_drafter
 from ddtree_engine.errors import CheckpointError, EngineError
@@ -19,6 +24,9 @@ BUNDLED = "bundled"
 """Name that stands for the demo model inside the package."""
 
 DEMO = Path(__file__).parent / "demo"
+
+SMALL_HIDDEN_SIZE = 1024
+"""Below this hidden size a model's matrices fit a core's cache, and one thread runs it best."""
 
 
 @dataclass(frozen=True)
@@ -98,14 +106,40 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
 
 
+def set_threads(threads: int | None, target: TargetConfig) -> None:
+    """Set how many threads share one operation on the CPU; None chooses by the size of the model.
+
+    The products of a small model take microseconds, and every one of them would wait for the
+    slowest
+    thread: on a machine that does anything else, two threads can be a hundred times slower than
+    one.
+
+    Raises:
+        EngineError: `threads` below 1.
+    """
+    if threads is not None and threads < 1:
+        raise EngineError(f"--threads must be 1 or more, got {threads}")
+    if threads is None and target.hidden_size >= SMALL_HIDDEN_SIZE:
+        return
+    torch.set_num_threads(1 if threads is None else threads)
+
+
 def load_engine(
     model: str | Path = BUNDLED,
     drafter: str | Path | None = BUNDLED,
     *,
     device: str = "auto",
     dtype: str = "auto",
+    threads: int | None = None,
 ) -> Engine:
     """Load a target, its drafter and its tokenizer, after checking that they belong together.
+
+    Args:
+        model: folder of the target, or "bundled".
+        drafter: folder of the drafter, "bundled", or None.
+        device: as in `choose_device`.
+        dtype: as in `choose_dtype`.
+        threads: as in `set_threads`; of the whole process.
 
     Raises:
         CheckpointError: a folder is missing, damaged, or does not fit.
@@ -119,6 +153,8 @@ def load_engine(
     target_config = read_target_config(model_path)
     if drafter_path is not None:
         check_fit(read_drafter_config(drafter_path), target_config)
+    if place.type == "cpu":
+        set_threads(threads, target_config)
     tokenizer = Tokenizer.load(model_path)
     if tokenizer.vocab_size > target_config.vocab_size:
         raise CheckpointError(

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--model`, `--drafter`, `--device` and `--dtype`."""
+    """Add `--model`, `--drafter`, `--device`, `--dtype` and `--threads`."""
     group = parser.add_argument_group("models")
     group.add_argument(
         "--model",
@@ -32,6 +32,12 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         choices=["auto", "float32", "bfloat16"],
         help="of weights and activations; auto is float32 on a CPU, bfloat16 on a GPU",
+    )
+    group.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="CPU threads for one operation; by default 1 for a small model, else one a core",
     )
 
 
@@ -55,4 +61,5 @@ def load_from(arguments: argparse.Namespace) -> Engine:
         drafter_name(arguments),
         device=arguments.device,
         dtype=arguments.dtype,
+        threads=arguments.threads,
     )
