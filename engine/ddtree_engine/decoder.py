@@ -155,7 +155,7 @@ class Decoder:
             target: the model whose tokens are emitted.
             drafter: proposes; without one only `ar` runs.
             rows: requests that can run at once.
-            max_length: tokens that one request may commit, prompt included.
+            max_length: tokens of one request, prompt and `max_tokens` together.
             recurrent_state: "leak" lets siblings see each other's recurrent state, the unsafe
                 shortcut; for experiments that measure what it costs.
         """
@@ -166,13 +166,15 @@ class Decoder:
         self.rows, self.max_length = rows, max_length
         self.device = target.embed_tokens.weight.device
         dtype = target.embed_tokens.weight.dtype
+        # The last round of a request may commit drafts beyond those that it still emits.
+        room = max_length + (0 if drafter is None else drafter.config.block_size - 1)
         self.cache = TargetCache(
-            target.config, rows=rows, max_length=max_length, dtype=dtype, device=self.device
+            target.config, rows=rows, max_length=room, dtype=dtype, device=self.device
         )
         self.drafter_cache: DrafterCache | None = None
         if drafter is not None:
             self.drafter_cache = DrafterCache(
-                drafter.config, rows=rows, max_length=max_length, dtype=dtype, device=self.device
+                drafter.config, rows=rows, max_length=room, dtype=dtype, device=self.device
             )
         self.sequences: list[Sequence] = []
         self.seconds: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)

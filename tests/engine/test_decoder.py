@@ -65,6 +65,16 @@ def test_every_mode_emits_the_tokens_of_ar(
     assert rounds < 60 * len(MODES), "nothing was accepted: a wrong commit would not be seen"
 
 
+@pytest.mark.parametrize("max_tokens", range(1, 8))
+def test_a_request_may_fill_the_context_to_the_last_token(
+    target: TargetModel, drafter: DrafterModel, max_tokens: int
+) -> None:
+    decoder = Decoder(target, drafter, max_length=20 + max_tokens)
+    (ar,) = run(decoder, Sequence(prompt(20), max_tokens, SAMPLED, Speculation(Mode.AR)))
+    for speculation in MODES:
+        assert run(decoder, Sequence(prompt(20), max_tokens, SAMPLED, speculation)) == [ar]
+
+
 def test_a_batch_of_different_modes_equals_each_alone(
     target: TargetModel, drafter: DrafterModel
 ) -> None:
