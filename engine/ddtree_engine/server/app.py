@@ -1,0 +1,54 @@
+"""The HTTP application of one service."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from ddtree_engine import __version__
+from ddtree_engine.errors import EngineError
+from ddtree_engine.scheduler import QueueFullError
+from ddtree_engine.server import chat, completions, errors, info, models
+from ddtree_engine.server.middleware import CountRequests, RequireKey
+from ddtree_engine.server.service import Service
+
+COUNTED_PATHS = frozenset(
+    {
+        "/health",
+        "/ready",
+        "/server_info",
+        "/metrics",
+        "/v1/models",
+        "/v1/completions",
+        "/v1/chat/completions",
+    }
+)
+
+
+def create_app(service: Service) -> FastAPI:
+    """Return the application that serves `service`, whose thread the caller starts and stops."""
+    app = FastAPI(title="ddtree-engine", version=__version__)
+    for routes in (
+        info.router(service),
+        models.router(service),
+        completions.router(service),
+        chat.router(service),
+    ):
+        app.include_router(routes)
+
+    async def on_queue_full(_: Request, error: Exception) -> Response:
+        assert isinstance(error, QueueFullError)
+        assert service.scheduler is not None, "its queue is what is full"
+        return errors.answer(error, retry_after=service.scheduler.retry_seconds())
+
+    app.add_exception_handler(QueueFullError, on_queue_full)
+    app.add_exception_handler(EngineError, errors.on_engine_error)
+    app.add_exception_handler(RequestValidationError, errors.on_validation_error)
+    app.add_exception_handler(HTTPException, errors.on_http_error)
+    app.add_exception_handler(Exception, errors.on_crash)
+    if service.settings.api_keys:
+        app.add_middleware(RequireKey, keys=service.settings.api_keys)
+    app.add_middleware(CountRequests, counter=service.metrics.http_requests, paths=COUNTED_PATHS)
+    return app

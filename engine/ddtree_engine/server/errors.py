@@ -1,0 +1,100 @@
+"""Errors as HTTP answers, in OpenAI's form: {"error": {"message", "type", "param", "code"}}."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from ddtree_engine.errors import EngineError, RequestError
+from ddtree_engine.scheduler import CancelledError, QueueFullError, UnavailableError
+
+CLIENT_LEFT = 499
+"""Status counted for a client that went away before its answer."""
+
+
+class UnknownModelError(EngineError):
+    """A request names a model that is not served here."""
+
+
+def status_of(error: EngineError) -> tuple[int, str, str]:
+    """Return HTTP status, `type` and `code` of an error."""
+    match error:
+        case RequestError():
+            return 400, "invalid_request_error", "invalid_value"
+        case UnknownModelError():
+            return 404, "invalid_request_error", "model_not_found"
+        case QueueFullError():
+            return 429, "rate_limit_error", "queue_full"
+        case UnavailableError():
+            return 503, "server_error", "unavailable"
+        case CancelledError():
+            return CLIENT_LEFT, "invalid_request_error", "cancelled"
+        case _:
+            return 500, "server_error", "internal_error"
+
+
+def body(message: str, type_: str, code: str, param: str | None = None) -> dict[str, Any]:
+    """Return the body of an error answer."""
+    return {"error": {"message": message, "type": type_, "param": param, "code": code}}
+
+
+def text_of(error: EngineError) -> str:
+    """Return message and hint as one line."""
+    return f"{error.message} ({error.hint})" if error.hint else error.message
+
+
+def answer(error: EngineError, *, retry_after: int | None = None) -> JSONResponse:
+    """Return the HTTP answer to a request that failed with `error`."""
+    status, type_, code = status_of(error)
+    headers = {} if retry_after is None else {"retry-after": str(retry_after)}
+    return JSONResponse(body(text_of(error), type_, code), status, headers)
+
+
+async def on_engine_error(_: Request, error: Exception) -> Response:
+    """Answer an `EngineError` that an endpoint raised."""
+    assert isinstance(error, EngineError)
+    return answer(error)
+
+
+async def on_validation_error(_: Request, error: Exception) -> Response:
+    """Answer a body that is not what the endpoint takes."""
+    assert isinstance(error, RequestValidationError)
+    # A union reports every member that it tried; what is said twice helps nobody.
+    problems = list(dict.fromkeys(_problem(one) for one in error.errors()))
+    param = problems[0][0]
+    message = "; ".join(f"`{where}`: {what}" if where else what for where, what in problems)
+    return JSONResponse(body(message, "invalid_request_error", "invalid_value", param), 400)
+
+
+def _problem(error: Any) -> tuple[str | None, str]:
+    """Where and what of one problem that pydantic found."""
+    parts = [str(part) for part in error["loc"] if part != "body"]
+    where = ".".join(part for part in parts if part != "str" and not part.startswith("list["))
+    match error["type"]:
+        case "json_invalid":
+            return None, f"the body is not JSON: {error['ctx']['error']}"
+        case "missing" if not where:
+            return None, "the request has no JSON body"
+        case "extra_forbidden":
+            return where, "unknown field"
+        case _:
+            return where or None, str(error["msg"]).removeprefix("Value error, ")
+
+
+async def on_http_error(_: Request, error: Exception) -> Response:
+    """Answer an unknown path or method."""
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "error")
+    headers = error.headers
+    content = body(str(error.detail), "invalid_request_error", code)
+    return JSONResponse(content, error.status_code, headers)
+
+
+async def on_crash(_: Request, error: Exception) -> Response:
+    """Answer what should not happen; the log has the details."""
+    content = body(f"internal error: {type(error).__name__}", "server_error", "internal_error")
+    return JSONResponse(content, 500)

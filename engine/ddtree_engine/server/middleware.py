@@ -1,0 +1,79 @@
+"""What happens to every HTTP request: the API key, and the count by route and status.
+
+Plain ASGI, not Starlette's BaseHTTPMiddleware: that one would hide a client's leaving.
+"""
+
+from __future__ import annotations
+
+from hmac import compare_digest
+
+from prometheus_client import Counter
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ddtree_engine.server.errors import CLIENT_LEFT, body
+
+OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
+"""What health checks and scrapers ask, who have no key."""
+
+
+class CountRequests:
+    """Counts answers by route and status."""
+
+    def __init__(self, app: ASGIApp, counter: Counter, paths: frozenset[str]) -> None:
+        """Wrap `app`; a path outside `paths` is counted as "other", whatever a client invents."""
+        self._app = app
+        self._counter = counter
+        self._paths = paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request and count it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"] if scope["path"] in self._paths else "other"
+        status = CLIENT_LEFT
+
+        async def watch(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watch)
+        finally:
+            self._counter.labels(path, str(status)).inc()
+
+
+class RequireKey:
+    """Lets only requests with a known `Authorization: Bearer` key through, but for open paths."""
+
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
+        self._app = app
+        self._keys = tuple(key.encode() for key in keys)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or answer 401."""
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._allows(scope):
+            await self._app(scope, receive, send)
+            return
+        refusal = JSONResponse(
+            body(
+                "the API key is missing or wrong (send it as `Authorization: Bearer KEY`)",
+                "authentication_error",
+                "invalid_api_key",
+            ),
+            401,
+            {"www-authenticate": "Bearer"},
+        )
+        await refusal(scope, receive, send)
+
+    def _allows(self, scope: Scope) -> bool:
+        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return False
+        # Every key is compared, so that the time tells nothing.
+        found = [compare_digest(given.strip().encode(), key) for key in self._keys]
+        return any(found)
