@@ -68,8 +68,7 @@ def continue_prompts(
         logits = model.logits(hidden)
         if sampling:
             # The argmax of logits + temperature * Gumbel noise is a sample at that temperature.
-            uniform = torch.rand(logits.shape, generator=generator, device=device)
-            noise = -torch.log(-torch.log(uniform.clamp_min(1e-20)).clamp_min(1e-20))
+            noise = -torch.empty_like(logits).exponential_(generator=generator).log()
             heat = torch.where(done < until, temperature, torch.zeros_like(temperature))
             logits = logits + heat[:, None] * noise
         tokens[:, index + 1] = logits.argmax(-1)

@@ -89,8 +89,8 @@ def _data(corpus: Facts, prompts: int) -> list[str]:
             f"training part. Held-out modules, whose tests are in neither part: {modules}. "
             f"{prompts} of them gave a prompt."
         ),
-        "Left out:\n\n"
-        + "\n".join(f"- {why}: {count} files" for why, count in corpus["left_out"].items()),
+        "Files left out:\n\n"
+        + "\n".join(f"- {why}: {count}" for why, count in corpus["left_out"].items()),
     ]
 
 
