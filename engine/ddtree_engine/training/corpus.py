@@ -116,7 +116,7 @@ def read_corpus(folder: Path | None = None, held_out: Sequence[str] | None = Non
             digest = hashlib.sha256(text.encode()).hexdigest()
             if digest in seen:
                 reason = f"the same as {seen[digest]}"
-            elif tests_any(name, names):
+            elif is_test_of(name, names):
                 reason = "tests of a held-out module"
             else:
                 seen[digest] = name
@@ -132,7 +132,7 @@ def below_any(module: str, names: Iterable[str]) -> bool:
     return any(module == name or module.startswith(name + ".") for name in names)
 
 
-def tests_any(path: str, names: Iterable[str]) -> bool:
+def is_test_of(path: str, names: Iterable[str]) -> bool:
     """Whether ``path`` is in the test suite and about one of ``names``."""
     parts = PurePosixPath(path).with_suffix("").parts
     if "test" not in parts[:-1] and "tests" not in parts[:-1]:
