@@ -1,0 +1,1 @@
+"""Carries out plans on a host: swap, health, generations, lock, audit."""

@@ -1,0 +1,136 @@
+"""Carries out the steps of one plan, one function for each action."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ddtreectl.apply import deadman, exchange, generations, prepare
+from ddtreectl.apply.exchange import COMMAND_DEADLINE
+from ddtreectl.apply.health import Check, run_of
+from ddtreectl.apply.lock import HostLock
+from ddtreectl.apply.session import Session
+from ddtreectl.hosts.protocol import check
+from ddtreectl.inventory.layout import slot_units
+from ddtreectl.inventory.select import Place
+from ddtreectl.plan.step import Action, Candidate, Phase, Step
+
+
+@dataclass
+class Execution:
+    """The steps of one swap or stop, and what they leave for each other.
+
+    Attributes:
+        session: the operator at work.
+        place: the slot.
+        lock: held by this operator, checked before each step.
+        candidate: what comes into service; None for a stop.
+        back: what to return to.
+        abi: of the interpreter that an environment is built from.
+        phase: of the step that was begun last.
+        staged: whether this execution has written a new generation.
+        health: the check of the candidate, once it was started.
+        mark: where the journal of the candidate's unit ended before the start.
+    """
+
+    session: Session
+    place: Place
+    lock: HostLock
+    candidate: Candidate | None
+    back: Candidate | None = None
+    abi: str = ""
+    phase: Phase = Phase.PREPARE
+    staged: bool = False
+    health: Check | None = None
+    mark: str = "0"
+    _acts: dict[Action, Callable[[Step], None]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Bind each action to its function."""
+        self._acts = {
+            Action.BUILD_ENVIRONMENT: lambda _: prepare.build_environment(
+                self.session, self._wanted, self.abi
+            ),
+            Action.STAGE_GENERATION: lambda _: self._stage(),
+            Action.CHECK_UNIT: lambda _: prepare.check_unit(
+                self.session, self.place.slot_name, self._wanted
+            ),
+            Action.CHECK_MODEL: lambda _: prepare.check_model(self.session, self._wanted),
+            Action.BEGIN_SWAP: lambda _: self._begin_swap(),
+            Action.ARM_REVERT: lambda _: deadman.arm(
+                self.session, self.place, self._wanted, self.back
+            ),
+            Action.STOP: lambda step: exchange.stop(self.session, step.units),
+            Action.AWAIT_RELEASE: lambda _: exchange.await_release(self.session, self.place),
+            Action.INSTALL_UNIT: lambda _: exchange.install_unit(self.session, self._wanted),
+            Action.START: lambda _: self._start(),
+            Action.HEALTH_UNIT: lambda _: self._check.unit(),
+            Action.HEALTH_HTTP: lambda _: self._check.http(),
+            Action.HEALTH_MODEL: lambda _: self._check.model(),
+            Action.DISARM_REVERT: lambda _: deadman.disarm(self.session, self.place),
+            Action.MARK_GOOD: lambda _: self._mark_good(),
+            Action.MARK_STOPPED: lambda _: self._mark_stopped(),
+        }
+
+    @property
+    def _wanted(self) -> Candidate:
+        assert self.candidate is not None  # noqa: S101 - plans without candidate only stop
+        return self.candidate
+
+    @property
+    def _check(self) -> Check:
+        assert self.health is not None  # noqa: S101 - START comes first in every plan
+        return self.health
+
+    def run(self, steps: tuple[Step, ...]) -> None:
+        """Carry out `steps` in order; the first failure ends them."""
+        for step in steps:
+            self.lock.check()
+            self.phase = step.phase
+            with self.session.report.step(step.title):
+                self._acts[step.action](step)
+
+    def _stage(self) -> None:
+        self.staged = True
+        generations.stage(self.session, self.place.slot_name, self._wanted)
+
+    def _begin_swap(self) -> None:
+        generations.begin_swap(
+            self.session,
+            self.place.slot_name,
+            self._wanted.number,
+            self.back.number if self.back else None,
+        )
+
+    def _start(self) -> None:
+        session, candidate = self.session, self._wanted
+        facts = session.look()
+        before = frozenset(
+            run
+            for name in slot_units(self.place.slot_name)
+            if (run := run_of(facts, facts.unit(name))) is not None
+        )
+        marked = session.host.run(session.supervisor.mark(candidate.unit), deadline=30.0)
+        self.mark = marked.stdout.strip()
+        self.health = Check(session, candidate, before, None)
+        self.health.job = exchange.start(session, candidate)
+
+    def _mark_good(self) -> None:
+        session, slot, candidate = self.session, self.place.slot_name, self._wanted
+        generations.mark(session, slot, candidate.number, "good")
+        generations.end_swap(session, slot)
+        self._boot(slot, candidate.unit)
+
+    def _mark_stopped(self) -> None:
+        session, slot = self.session, self.place.slot_name
+        session.host.put(session.layout.stopped(slot), b"{}")
+        generations.remove(session, session.layout.swap(slot))
+        self._boot(slot, None)
+
+    def _boot(self, slot: str, unit: str | None) -> None:
+        """Start `unit` at boot and no other unit of the slot."""
+        session, supervisor = self.session, self.session.supervisor
+        for name in slot_units(slot):
+            if name != unit and session.host.read(session.layout.unit(name)) is not None:
+                session.host.run(supervisor.disable(name), deadline=COMMAND_DEADLINE)
+        if unit:
+            enabled = session.host.run(supervisor.enable(unit), deadline=COMMAND_DEADLINE)
+            check(enabled, f"unit `{unit}` cannot be enabled")

@@ -1,0 +1,86 @@
+"""Writes and reads the generations of a slot, and the journal of its swaps."""
+
+import hashlib
+import json
+from shlex import quote
+
+from ddtreectl import __version__
+from ddtreectl.apply.operator import now
+from ddtreectl.apply.session import Session
+from ddtreectl.errors import StepError
+from ddtreectl.facts.records import Generation, Status
+from ddtreectl.hosts.protocol import check
+from ddtreectl.plan.step import Candidate
+
+
+def stage(session: Session, slot: str, candidate: Candidate) -> None:
+    """Write everything of a new generation; it is pending until its health is known."""
+    folder = session.layout.generation(slot, candidate.number)
+    record = {
+        "slot": slot,
+        "number": candidate.number,
+        "service": candidate.service.model_dump(mode="json"),
+        "environment": candidate.environment,
+        "unit": candidate.unit,
+        "unit_sha256": hashlib.sha256(candidate.unit_text.encode()).hexdigest(),
+        "created_by": str(session.operator),
+        "created_at": now(),
+        "command": session.operator.command,
+        "ddtreectl": __version__,
+    }
+    session.host.put(f"{folder}/{candidate.unit}", candidate.unit_text.encode())
+    session.host.put(f"{folder}/environment", candidate.environment_file.encode(), mode=0o600)
+    mark(session, slot, candidate.number, "pending")
+    session.host.put(f"{folder}/generation.json", json.dumps(record, sort_keys=True).encode())
+
+
+def mark(session: Session, slot: str, number: int, status: Status, reason: str = "") -> None:
+    """Set the status of a generation."""
+    state = {"status": status, "at": now(), "by": str(session.operator), "reason": reason}
+    path = f"{session.layout.generation(slot, number)}/state.json"
+    session.host.put(path, json.dumps(state, sort_keys=True).encode())
+
+
+def load(session: Session, generation: Generation) -> Candidate:
+    """A generation that is on the host, as a candidate for service.
+
+    Raises:
+        StepError: a part of it is gone or changed.
+    """
+    folder = session.layout.generation(generation.slot, generation.number)
+    unit = session.host.read(f"{folder}/{generation.unit}")
+    environment = session.host.read(f"{folder}/environment")
+    damaged = f"generation {generation.number} of `{generation.slot}` is damaged"
+    if unit is None or environment is None or generation.service is None:
+        raise StepError(damaged, cause=f"files are missing in {folder}")
+    if hashlib.sha256(unit).hexdigest() != generation.unit_sha256:
+        raise StepError(damaged, cause=f"{folder}/{generation.unit} was changed after its deploy")
+    return Candidate(
+        number=generation.number,
+        service=generation.service,
+        environment=generation.environment,
+        unit=generation.unit,
+        unit_text=unit.decode(),
+        environment_file=environment.decode(),
+        staged=True,
+    )
+
+
+def begin_swap(
+    session: Session, slot: str, to: int, back: int | None, job: int | None = None
+) -> None:
+    """Note on the host that a swap is in progress, so that anyone can finish it."""
+    journal = {"to": to, "back": back, "owner": str(session.operator), "since": now(), "job": job}
+    session.host.put(session.layout.swap(slot), json.dumps(journal, sort_keys=True).encode())
+
+
+def end_swap(session: Session, slot: str) -> None:
+    """Note that no swap is in progress, and that the slot is meant to run."""
+    remove(session, session.layout.swap(slot), session.layout.stopped(slot))
+
+
+def remove(session: Session, *paths: str) -> None:
+    """Remove files; one that is not there is no error."""
+    words = " ".join(quote(path) for path in paths)
+    result = session.host.run(["sh", "-c", f"rm -f -- {words}"], deadline=30.0)
+    check(result, f"files on `{session.host.name}` cannot be removed")

@@ -1,0 +1,63 @@
+"""Everything that can fail is done and checked here, while the old service still serves."""
+
+from ddtreectl import bundle
+from ddtreectl.apply.session import Session
+from ddtreectl.env import build
+from ddtreectl.env.wheel import engine_wheel
+from ddtreectl.errors import StepError
+from ddtreectl.hosts.protocol import check
+from ddtreectl.plan.step import Candidate
+from ddtreectl.units import lint
+
+LINT_DEADLINE = 60.0
+INSPECT_DEADLINE = 300.0
+
+
+def build_environment(session: Session, candidate: Candidate, abi: str) -> None:
+    """Build the environment of `candidate` at its final path, verify it, and mark it finished."""
+    name, host, layout = candidate.environment, session.host, session.layout
+    folder = layout.environment(name)
+    wheel = engine_wheel()
+    inputs = f"{layout.environments}/.inputs/{name}"
+    host.put(f"{inputs}/{wheel.name}", wheel.content)
+    host.put(f"{inputs}/constraints.txt", bundle.constraints().read_bytes())
+    where = f"environment `{name}` on `{host.name}`"
+    session.report.detail("making the folder")
+    made = host.run(build.create(session.python, folder), deadline=build.VERIFY_DEADLINE)
+    check(made, f"{where} cannot be made")
+    session.report.detail("installing packages")
+    argv = build.install(folder, f"{inputs}/{wheel.name}", f"{inputs}/constraints.txt")
+    installed = host.run(argv, deadline=build.BUILD_DEADLINE)
+    check(
+        installed,
+        f"the packages of {where} cannot be installed",
+        hint="pip on the host decides where packages come from: `pip config list` there",
+    )
+    session.report.detail("verifying")
+    consistent = host.run(build.consistent(folder), deadline=build.VERIFY_DEADLINE)
+    check(consistent, f"the packages of {where} do not fit together")
+    imported = host.run(build.fingerprint(folder), deadline=build.VERIFY_DEADLINE)
+    check(imported, f"the engine cannot be imported in {where}")
+    host.put(f"{folder}/{build.MARKER}", build.marker(name, abi, imported.stdout))
+
+
+def check_unit(session: Session, slot: str, candidate: Candidate) -> None:
+    """Let systemd read the unit as it would, and accept no complaint."""
+    staged = f"{session.layout.generation(slot, candidate.number)}/{candidate.unit}"
+    result = session.host.run(lint.command(staged), deadline=LINT_DEADLINE)
+    complaints = lint.complaints(result.returncode, result.stdout + result.stderr)
+    if complaints:
+        raise StepError(f"unit `{candidate.unit}` has mistakes", cause=complaints)
+
+
+def check_model(session: Session, candidate: Candidate) -> None:
+    """Let the engine read what the service would load."""
+    service = candidate.service
+    engine = f"{session.layout.environment(candidate.environment)}/bin/ddtree-engine"
+    argv = [engine, "inspect", "--model", service.model, "--drafter", service.drafter, "--json"]
+    result = session.host.run(argv, deadline=INSPECT_DEADLINE)
+    if not result.ok:
+        raise StepError(
+            f"model `{service.model}` with drafter `{service.drafter}` cannot be served",
+            cause=result.said.removeprefix("error: ")[-2000:],
+        )

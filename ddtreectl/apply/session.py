@@ -1,0 +1,130 @@
+"""One operator at work on one slot of one host."""
+
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from shlex import quote
+
+from ddtreectl.apply.interrupts import Interrupts
+from ddtreectl.apply.operator import Operator, now
+from ddtreectl.apply.report import Report
+from ddtreectl.errors import UnreachableError
+from ddtreectl.facts import host as host_facts
+from ddtreectl.facts import probe
+from ddtreectl.facts.host import HostFacts, Scope
+from ddtreectl.facts.http import Answer, Request, argv, base_url, parse
+from ddtreectl.facts.output import Output
+from ddtreectl.hosts.protocol import Host
+from ddtreectl.inventory.layout import Layout, slot_units
+from ddtreectl.inventory.model import HostEntry
+from ddtreectl.inventory.service import BUNDLED
+from ddtreectl.units.supervisor import Replacement, Supervisor, Systemd
+
+
+@dataclass
+class Session:
+    """Everything that the steps share.
+
+    Attributes:
+        host: the machine.
+        entry: its place in the inventory.
+        operator: who works.
+        report: tells the operator.
+        interrupts: Ctrl-C.
+    """
+
+    host: Host
+    entry: HostEntry
+    operator: Operator
+    report: Report
+    interrupts: Interrupts
+    _systemd: bool | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """Where things lie on the host."""
+        return Layout.of(self.entry)
+
+    @property
+    def python(self) -> str:
+        """The interpreter of the host that ddtreectl uses and makes environments from."""
+        if self.entry.python:
+            return self.entry.python
+        return sys.executable if self.entry.connection == "local" else "python3"
+
+    @property
+    def replacement(self) -> Replacement | None:
+        """What runs units where no systemd does; only a local host has it."""
+        if self.entry.connection != "local":
+            return None
+        root = self.layout.unit_dir.removesuffix("/etc/systemd/system")
+        return Replacement(sys.executable, "" if root == self.layout.unit_dir else root)
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """The service manager of the host."""
+        if self._systemd is None:
+            self.gather(only=("systemd",))
+        if not self._systemd and (replacement := self.replacement):
+            return replacement
+        return Systemd()
+
+    def scope(self, folders: Iterable[str] = ()) -> Scope:
+        """What the probe asks about."""
+        slots = self.entry.slots
+        units = [u for s in slots for u in slot_units(s)]
+        return Scope(
+            layout=self.layout,
+            slots=tuple(slots),
+            services=tuple(base_url(slot.address, slot.port) for slot in slots.values()),
+            folders=tuple(folder for folder in folders if folder != BUNDLED),
+            python=self.python,
+            show_systemd=Systemd().show(units),
+            show_otherwise=self.replacement.show(units) if self.replacement else None,
+        )
+
+    def gather(self, folders: Iterable[str] = (), only: Iterable[str] | None = None) -> HostFacts:
+        """Probe the host; `only` names the sections that are needed.
+
+        Raises:
+            UnreachableError: it does not answer.
+        """
+        scope = self.scope(folders)
+        sections = host_facts.sections(scope)
+        if only is not None:
+            sections = {name: sections[name] for name in only}
+        result = self.host.run(
+            ["sh", "-s"], stdin=probe.script(sections), deadline=probe.deadline(sections)
+        )
+        outputs = probe.parse(result.stdout)
+        if not outputs:
+            raise UnreachableError(
+                f"`{self.host.name}` does not answer the probe", cause=result.said[-1000:]
+            )
+        facts = host_facts.parse(outputs, scope, sections)
+        if "systemd" in sections:
+            self._systemd = facts.systemd
+        return facts
+
+    def look(self) -> HostFacts:
+        """Units, ports and processes alone: what changes while a service starts or stops."""
+        return self.gather(only=("units", "ports", "processes"))
+
+    def ask(self, requests: list[Request], deadline: float) -> list[Answer]:
+        """Make HTTP requests on the host; the answers come in the order of the requests."""
+        result = self.host.run(argv(self.python, requests), deadline=deadline)
+        answers = parse(Output(result.returncode, result.stdout, result.stderr))
+        nothing = result.stderr.strip().rpartition("\n")[2] or "no answer"
+        silent = [Answer(r.url, None, error=nothing) for r in requests[len(answers) :]]
+        return [*answers, *silent]
+
+    def audit(self, event: str, **fields: object) -> None:
+        """Append a line to the host's audit log."""
+        entry = {"at": now(), "operator": str(self.operator), "event": event, **fields}
+        path = quote(self.layout.audit)
+        self.host.run(
+            ["sh", "-c", f"mkdir -p {quote(self.layout.root)} && cat >>{path}"],
+            stdin=json.dumps(entry, sort_keys=True) + "\n",
+            deadline=30.0,
+        )

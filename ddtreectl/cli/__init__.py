@@ -1,0 +1,1 @@
+"""The command line: reads words, prints results, maps outcomes to exit codes. No logic."""

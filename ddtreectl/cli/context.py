@@ -1,0 +1,82 @@
+"""What every command needs: the inventory, and a session with a host."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ddtreectl import bundle
+from ddtreectl.apply.interrupts import Interrupts
+from ddtreectl.apply.operator import current
+from ddtreectl.apply.report import Report
+from ddtreectl.apply.session import Session
+from ddtreectl.cli.output import progress
+from ddtreectl.errors import UsageError
+from ddtreectl.hosts.connect import connect
+from ddtreectl.inventory.loader import load
+from ddtreectl.inventory.model import Inventory
+from ddtreectl.inventory.select import find_host
+
+VARIABLE = "DDTREECTL_INVENTORY"
+DEFAULT = "local.yaml"
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+HostName = Annotated[str, typer.Argument(metavar="HOST", help="A host of the inventory.")]
+SlotName = Annotated[
+    str | None, typer.Option("--slot", help="The slot, where the host has several.")
+]
+Gpu = Annotated[int | None, typer.Option("--gpu", help="The slot that has this GPU.")]
+Port = Annotated[int | None, typer.Option("--port", help="The slot that has this port.")]
+
+
+@dataclass
+class Context:
+    """Global options of the command line."""
+
+    inventory_path: Path | None = None
+
+    def path(self) -> Path:
+        """The inventory file: `--inventory`, $DDTREECTL_INVENTORY, ./inventories, the packaged."""
+        if self.inventory_path:
+            return self.inventory_path
+        if named := os.environ.get(VARIABLE):
+            return Path(named)
+        here = Path("inventories") / DEFAULT
+        return here if here.is_file() else bundle.inventories() / DEFAULT
+
+    def inventory(self) -> Inventory:
+        """The inventory."""
+        return load(self.path())
+
+    def host_name(self, inventory: Inventory, name: str | None) -> str:
+        """The host that is named, or the only one."""
+        if name:
+            find_host(inventory, name)
+            return name
+        if len(inventory.hosts) == 1:
+            return next(iter(inventory.hosts))
+        raise UsageError(
+            "this inventory has several hosts", hint=f"name one of: {', '.join(inventory.hosts)}"
+        )
+
+    def session(
+        self, inventory: Inventory, name: str, say: Callable[[str], None] = progress
+    ) -> Session:
+        """A session with a host."""
+        entry = find_host(inventory, name)
+        return Session(
+            host=connect(name, entry),
+            entry=entry,
+            operator=current(),
+            report=Report(say),
+            interrupts=Interrupts(say),
+        )
+
+
+def context(ctx: typer.Context) -> Context:
+    """The global options of the command line that `ctx` belongs to."""
+    found = ctx.find_object(Context)
+    return found if found is not None else Context()

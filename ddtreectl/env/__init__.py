@@ -1,0 +1,1 @@
+"""Environments: immutable virtual environments, named by what is in them and what they fit."""

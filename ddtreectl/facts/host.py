@@ -1,0 +1,169 @@
+"""All facts of a host, from one probe."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ddtreectl.facts import disk, gpu, http, paths, ports, processes, python, records, systemd
+from ddtreectl.facts.disk import Disk
+from ddtreectl.facts.gpu import Gpus
+from ddtreectl.facts.http import Answer
+from ddtreectl.facts.output import Output
+from ddtreectl.facts.ports import Listener
+from ddtreectl.facts.probe import Section
+from ddtreectl.facts.processes import Process, descendants
+from ddtreectl.facts.python import Python
+from ddtreectl.facts.records import Records
+from ddtreectl.facts.systemd import Unit
+from ddtreectl.inventory.layout import Layout, slot_units
+
+HTTP_TIMEOUT = 3.0
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What to ask about.
+
+    Attributes:
+        layout: where things lie on the host.
+        slots: the slots of the host.
+        services: the base URL of each slot.
+        folders: model folders that a service is to use.
+        python: the interpreter to ask.
+        show_systemd: command that shows units where systemd runs.
+        show_otherwise: command that shows them where it does not, if there is one.
+    """
+
+    layout: Layout
+    slots: tuple[str, ...]
+    services: tuple[str, ...]
+    folders: tuple[str, ...]
+    python: str
+    show_systemd: str
+    show_otherwise: str | None
+
+    @property
+    def units(self) -> list[str]:
+        """The units of all slots."""
+        return [unit for slot in self.slots for unit in slot_units(slot)]
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What is true of a host at one moment.
+
+    Attributes:
+        systemd: whether systemd is its service manager.
+        systemd_run: whether `systemd-run` can arm a revert.
+        without_systemd: whether units can run here where no systemd does.
+        python: the interpreter that environments are made from.
+        disk: free space by path.
+        gpus: the GPUs.
+        listeners: who listens on which port.
+        processes: by pid.
+        units: state of the units by name.
+        unit_files: text of the installed unit files by name.
+        records: generations, lock, swaps, environments.
+        folders: the model folders that are there.
+        answers: HTTP answers by URL.
+        missing: sections of the probe that said nothing.
+    """
+
+    systemd: bool = False
+    systemd_run: bool = False
+    without_systemd: bool = False
+    python: Python | None = None
+    disk: Mapping[str, Disk] = field(default_factory=dict)
+    gpus: Gpus = field(default_factory=lambda: Gpus("absent"))
+    listeners: Sequence[Listener] = ()
+    processes: Mapping[int, Process] = field(default_factory=dict)
+    units: Mapping[str, Unit] = field(default_factory=dict)
+    unit_files: Mapping[str, str] = field(default_factory=dict)
+    records: Records = field(default_factory=Records)
+    folders: frozenset[str] = frozenset()
+    answers: Mapping[str, Answer] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+
+    def unit(self, name: str) -> Unit:
+        """The state of a unit; one that nobody knows is not there."""
+        return self.units.get(name) or Unit(name)
+
+    def running_units(self, slot: str) -> list[Unit]:
+        """The units of a slot that run."""
+        return [unit for name in slot_units(slot) if (unit := self.unit(name)).running]
+
+    def listener_pids(self, port: int) -> list[int]:
+        """Who listens on a port."""
+        return [pid for entry in self.listeners if entry.port == port for pid in entry.pids]
+
+    def port_taken(self, port: int) -> bool:
+        """Whether anyone listens on a port."""
+        return any(entry.port == port for entry in self.listeners)
+
+    def unit_pids(self, unit: Unit) -> set[int]:
+        """The processes of a unit: those of its cgroup, and its main process with what is below."""
+        found = {p.pid for p in self.processes.values() if p.unit == unit.name}
+        if unit.main_pid is not None:
+            found |= descendants(self.processes, unit.main_pid)
+        return found
+
+    def slot_pids(self, slot_folder: str) -> set[int]:
+        """The processes started for any generation of a slot, by the mark that they carry."""
+        marked = f"{slot_folder}/generations/"
+        return {
+            p.pid
+            for p in self.processes.values()
+            if (p.generation or "").startswith(marked) and p.state != "Z"
+        }
+
+
+def sections(scope: Scope) -> dict[str, Section]:
+    """The commands of the probe."""
+    layout = scope.layout
+    show = scope.show_otherwise or "true"
+    units = [layout.unit(name) for name in scope.units]
+    asked = len(scope.services) * 3 * HTTP_TIMEOUT
+    return {
+        "systemd": Section(
+            "[ -d /run/systemd/system ] && { echo systemd; command -v systemd-run; }; true"
+        ),
+        "units": Section(
+            f"if [ -d /run/systemd/system ]; then {scope.show_systemd}; else {show}; fi", 15.0
+        ),
+        "unit_files": Section(paths.units_command(units)),
+        "python": Section(python.command(scope.python)),
+        "disk": Section(disk.command([layout.root, layout.environments, layout.unit_dir])),
+        "gpus": Section(gpu.command(), 10.0),
+        "ports": Section(ports.command()),
+        "processes": Section(processes.command(scope.python), 10.0),
+        "records": Section(records.command(layout)),
+        "folders": Section(paths.command(scope.folders)),
+        "answers": Section(
+            http.command(scope.python, scope.services, HTTP_TIMEOUT), min(asked, 20.0) + 5.0
+        ),
+    }
+
+
+def parse(outputs: Mapping[str, Output], scope: Scope, asked: Iterable[str]) -> HostFacts:
+    """The facts, from what each of the `asked` sections said."""
+    nothing = Output(1, "")
+
+    def said(name: str) -> Output:
+        return outputs.get(name, nothing)
+
+    manager = said("systemd").stdout.split()
+    return HostFacts(
+        systemd="systemd" in manager,
+        systemd_run=len(manager) > 1,
+        without_systemd=scope.show_otherwise is not None,
+        python=python.parse(said("python")),
+        disk=disk.parse(said("disk")),
+        gpus=gpu.parse(said("gpus")),
+        listeners=ports.parse(said("ports")),
+        processes=processes.parse(said("processes")),
+        units=systemd.parse(said("units")),
+        unit_files=paths.parse_units(said("unit_files")),
+        records=records.parse(said("records"), scope.layout),
+        folders=paths.parse(said("folders")),
+        answers={answer.url: answer for answer in http.parse(said("answers"))},
+        missing=tuple(name for name in asked if name not in outputs),
+    )

@@ -1,0 +1,54 @@
+"""What the command of a fact said."""
+
+import json
+from dataclasses import dataclass
+
+TIMED_OUT = 137
+"""Exit status of a section that ran past its deadline and was killed."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Exit status and text of one section of the probe."""
+
+    returncode: int
+    stdout: str
+    stderr: str = ""
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether the command was killed at its deadline."""
+        return self.returncode == TIMED_OUT
+
+
+def json_object(text: str) -> dict[str, object]:
+    """The JSON object in `text`, or an empty one where there is none."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def json_objects(text: str) -> list[dict[str, object]]:
+    """The JSON objects in `text`, one a line; lines that hold none are skipped."""
+    return [found for line in text.splitlines() if (found := json_object(line))]
+
+
+def as_int(value: object) -> int | None:
+    """`value` as a whole number, or None where it is none."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    try:
+        return int(str(value).strip())
+    except ValueError:
+        return None
+
+
+def as_float(value: object) -> float | None:
+    """`value` as a number, or None where it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value)

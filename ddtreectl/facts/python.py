@@ -1,0 +1,54 @@
+"""The interpreter that environments are made from, and the ABI that it has."""
+
+from dataclasses import dataclass
+from shlex import quote
+
+from ddtreectl.facts.output import Output, json_object
+
+_SCRIPT = """
+import json, platform, sys, sysconfig
+try:
+    import ensurepip, venv
+    complete = True
+except ImportError:
+    complete = False
+print(json.dumps({
+    "version": list(sys.version_info[:3]), "implementation": sys.implementation.cache_tag,
+    "platform": sysconfig.get_platform(), "libc": " ".join(platform.libc_ver()),
+    "venv": complete, "base": getattr(sys, "_base_executable", sys.executable),
+}))
+"""
+
+
+@dataclass(frozen=True)
+class Python:
+    """An interpreter.
+
+    Attributes:
+        version: major, minor, micro.
+        abi: what compiled packages must fit: interpreter tag, platform, C library.
+        has_venv: whether it can make virtual environments.
+    """
+
+    version: tuple[int, int, int]
+    abi: str
+    has_venv: bool
+
+
+def command(python: str) -> str:
+    """Ask the interpreter `python` what it is."""
+    return f"{quote(python)} -c {quote(_SCRIPT)}"
+
+
+def parse(output: Output) -> Python | None:
+    """The interpreter, or None where there is none."""
+    content = json_object(output.stdout)
+    version = content.get("version")
+    if not (isinstance(version, list) and len(version) == 3):
+        return None
+    parts = [str(content.get(key) or "?") for key in ("implementation", "platform", "libc")]
+    try:
+        numbers = (int(version[0]), int(version[1]), int(version[2]))
+    except (TypeError, ValueError):
+        return None
+    return Python(numbers, " ".join(parts), content.get("venv") is True)

@@ -1,0 +1,227 @@
+"""The JSON files that ddtreectl keeps on a host: generations, lock, swaps, environments."""
+
+from dataclasses import dataclass
+from shlex import quote
+from typing import Literal
+
+from pydantic import ValidationError
+
+from ddtreectl.facts.output import Output, as_float, as_int, json_object
+from ddtreectl.inventory.layout import Layout
+from ddtreectl.inventory.service import ServiceSpec
+
+Status = Literal["pending", "good", "failed"]
+STATUSES: tuple[Status, ...] = ("pending", "good", "failed")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One deployed state of a slot.
+
+    Attributes:
+        slot: the slot.
+        number: 1 and up, never used twice.
+        status: `pending` until it has passed every stage of health, then `good` or `failed`.
+        service: what it serves; None where the record cannot be read any more.
+        environment: the name of its environment.
+        unit: the name of its unit.
+        unit_sha256: hash of the unit's text.
+        created_by: user@host of the operator.
+        created_at: ISO 8601.
+        changed_at: when the status last changed.
+        reason: why it failed.
+    """
+
+    slot: str
+    number: int
+    status: Status
+    service: ServiceSpec | None
+    environment: str
+    unit: str
+    unit_sha256: str
+    created_by: str
+    created_at: str
+    changed_at: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class LockOwner:
+    """Who works on the host.
+
+    Attributes:
+        owner: the user.
+        pid: the operator's process.
+        ticks: start time of that process, so that a reused pid is not taken for it.
+        host: the machine that it runs on.
+        boot: the boot id of that machine.
+        since: ISO 8601.
+        command: what was typed.
+        token: names this lock and no other.
+        age: seconds since its owner last renewed it.
+    """
+
+    owner: str
+    pid: int
+    ticks: int
+    host: str
+    boot: str
+    since: str
+    command: str
+    token: str
+    age: float
+
+    def __str__(self) -> str:
+        """How messages name it."""
+        return f"{self.owner}@{self.host} (pid {self.pid}, since {self.since}): {self.command}"
+
+
+@dataclass(frozen=True)
+class Swap:
+    """A swap that has begun and not ended.
+
+    Attributes:
+        slot: the slot.
+        to: the generation that is being started.
+        back: the generation to return to, if there is one.
+        owner: who began it.
+        since: ISO 8601.
+        job: process id of the service manager's start command, where it runs apart.
+    """
+
+    slot: str
+    to: int
+    back: int | None
+    owner: str
+    since: str
+    job: int | None
+
+
+@dataclass(frozen=True)
+class Records:
+    """All records of a host.
+
+    Attributes:
+        generations: in order of slot and number.
+        swaps: unfinished swaps by slot.
+        stopped: slots that an operator has stopped on purpose.
+        environments: names of finished environments.
+        lock: who works on the host now.
+    """
+
+    generations: tuple[Generation, ...] = ()
+    swaps: tuple[Swap, ...] = ()
+    stopped: frozenset[str] = frozenset()
+    environments: frozenset[str] = frozenset()
+    lock: LockOwner | None = None
+
+    def of_slot(self, slot: str) -> list[Generation]:
+        """The generations of a slot, oldest first."""
+        return [entry for entry in self.generations if entry.slot == slot]
+
+    def swap_of(self, slot: str) -> Swap | None:
+        """The unfinished swap of a slot."""
+        return next((entry for entry in self.swaps if entry.slot == slot), None)
+
+
+def command(layout: Layout) -> str:
+    """Print path, age in seconds and content of each record, a line each."""
+    root, environments = quote(layout.root), quote(layout.environments)
+    return (
+        "now=$(date +%s); "
+        f"for f in {root}/lock.json {root}/slots/*/*.json {root}/slots/*/generations/*/*.json "
+        f"{environments}/*/environment.json; do "
+        '[ -f "$f" ] || continue; '
+        r"""printf '%s\t%s\t' "$f" "$((now - $(stat -c %Y "$f")))"; """
+        r"""tr -d '\n' <"$f"; echo; done"""
+    )
+
+
+def parse(output: Output, layout: Layout) -> Records:
+    """The records; a damaged one keeps its place with what can be read of it."""
+    files: dict[str, tuple[int, dict[str, object]]] = {}
+    for line in output.stdout.splitlines():
+        path, _, rest = line.partition("\t")
+        age, _, text = rest.partition("\t")
+        files[path] = (as_int(age) or 0, json_object(text))
+    generations = []
+    swaps = []
+    stopped = set()
+    for path, (_, content) in files.items():
+        parts = path.removeprefix(f"{layout.root}/slots/").split("/")
+        if len(parts) == 4 and parts[3] == "generation.json" and (number := as_int(parts[2])):
+            state = files.get(f"{path.rpartition('/')[0]}/state.json", (0, {}))[1]
+            generations.append(_generation(parts[0], number, content, state))
+        elif len(parts) == 2 and parts[1] == "swap.json":
+            swaps.append(_swap(parts[0], content))
+        elif len(parts) == 2 and parts[1] == "stopped.json":
+            stopped.add(parts[0])
+    prefix = f"{layout.environments}/"
+    finished = {
+        path.removeprefix(prefix).split("/")[0]
+        for path, (_, content) in files.items()
+        if path.startswith(prefix) and path.endswith("/environment.json") and content
+    }
+    lock_age, lock = files.get(layout.lock, (0, None))
+    return Records(
+        generations=tuple(sorted(generations, key=lambda entry: (entry.slot, entry.number))),
+        swaps=tuple(swaps),
+        stopped=frozenset(stopped),
+        environments=frozenset(finished),
+        lock=None if lock is None else parse_lock(lock, float(lock_age)),
+    )
+
+
+def parse_lock(content: dict[str, object], age: float) -> LockOwner:
+    """The owner that a lock file names; a damaged file names nobody, and is a lock all the same."""
+    return LockOwner(
+        owner=_word(content, "owner"),
+        pid=as_int(content.get("pid")) or 0,
+        ticks=as_int(content.get("ticks")) or 0,
+        host=_word(content, "host"),
+        boot=_word(content, "boot"),
+        since=_word(content, "since"),
+        command=_word(content, "command"),
+        token=_word(content, "token"),
+        age=as_float(age) or 0.0,
+    )
+
+
+def _generation(
+    slot: str, number: int, content: dict[str, object], state: dict[str, object]
+) -> Generation:
+    try:
+        service = ServiceSpec.model_validate(content.get("service"), strict=False)
+    except ValidationError:
+        service = None
+    named = state.get("status")
+    status: Status = next((entry for entry in STATUSES if entry == named), "pending")
+    return Generation(
+        slot=slot,
+        number=number,
+        status=status if service else "failed",
+        service=service,
+        environment=_word(content, "environment"),
+        unit=_word(content, "unit"),
+        unit_sha256=_word(content, "unit_sha256"),
+        created_by=_word(content, "created_by"),
+        created_at=_word(content, "created_at"),
+        changed_at=_word(state, "at"),
+        reason=_word(state, "reason") if service else "its record cannot be read",
+    )
+
+
+def _swap(slot: str, content: dict[str, object]) -> Swap:
+    return Swap(
+        slot=slot,
+        to=as_int(content.get("to")) or 0,
+        back=as_int(content.get("back")),
+        owner=_word(content, "owner"),
+        since=_word(content, "since"),
+        job=as_int(content.get("job")),
+    )
+
+
+def _word(content: dict[str, object], key: str) -> str:
+    value = content.get(key)
+    return value if isinstance(value, str) else "?" if value is None else str(value)

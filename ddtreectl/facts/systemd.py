@@ -1,0 +1,97 @@
+"""The state of units, from `systemctl show`."""
+
+from dataclasses import dataclass
+
+from ddtreectl.facts.output import Output, as_int
+
+PROPERTIES = (
+    "Id",
+    "LoadState",
+    "ActiveState",
+    "SubState",
+    "Result",
+    "MainPID",
+    "InvocationID",
+    "ExecMainStatus",
+    "NRestarts",
+    "NeedDaemonReload",
+    "FragmentPath",
+    "UnitFileState",
+)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit as the service manager sees it; what it does not know is None.
+
+    Attributes:
+        name: such as `ddtree-gpu1-tree.service`.
+        load: `loaded`, `not-found` …
+        active: `active`, `activating`, `inactive`, `failed` …
+        sub: `running`, `start`, `dead` …
+        main_pid: the process of the service.
+        invocation: the id of this run of the unit; docker-systemctl-replacement has none.
+        result: why the last run ended, such as `exit-code` or `oom-kill`.
+        exit_status: of the main process of the last run.
+        restarts: how often the service manager has restarted it by itself.
+        needs_reload: whether the file on disk is newer than what is loaded.
+        enabled: whether it starts at boot.
+    """
+
+    name: str
+    load: str = "not-found"
+    active: str = "inactive"
+    sub: str = "dead"
+    main_pid: int | None = None
+    invocation: str | None = None
+    result: str | None = None
+    exit_status: int | None = None
+    restarts: int | None = None
+    needs_reload: bool | None = None
+    enabled: bool | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it has, or is getting, a process."""
+        return self.active in {"active", "activating", "reloading", "deactivating"}
+
+    def __str__(self) -> str:
+        """How messages show its state."""
+        parts = [f"{self.active} ({self.sub})"]
+        if self.result and self.result != "success":
+            parts.append(f"result {self.result}")
+        if self.exit_status:
+            parts.append(f"exit status {self.exit_status}")
+        return ", ".join(parts)
+
+
+def parse(output: Output) -> dict[str, Unit]:
+    """The units by name; those that no block of the output names are absent."""
+    units = {}
+    for block in output.stdout.split("\n\n"):
+        values = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
+        name = values.get("Id")
+        if not name:
+            continue
+        units[name] = Unit(
+            name=name,
+            load=values.get("LoadState") or "not-found",
+            active=values.get("ActiveState") or "inactive",
+            sub=values.get("SubState") or "dead",
+            main_pid=as_int(values.get("MainPID")) or None,
+            invocation=values.get("InvocationID") or None,
+            result=values.get("Result") or None,
+            exit_status=as_int(values.get("ExecMainStatus")),
+            restarts=as_int(values.get("NRestarts")),
+            needs_reload=_yes(values.get("NeedDaemonReload")),
+            enabled=_enabled(values.get("UnitFileState")),
+        )
+    return units
+
+
+def _yes(value: str | None) -> bool | None:
+    return {"yes": True, "no": False}.get(value or "")
+
+
+def _enabled(value: str | None) -> bool | None:
+    return value.startswith("enabled") if value else None

@@ -1,0 +1,1 @@
+"""Machines: run a command with a deadline, read a file, put a file."""

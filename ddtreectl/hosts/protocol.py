@@ -1,0 +1,94 @@
+"""What every host can do. Everything above this layer is the same for each kind of host."""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ddtreectl.errors import StepError
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command said.
+
+    Attributes:
+        argv: the command.
+        returncode: its exit status; negative for a signal.
+        stdout: what it wrote, decoded leniently.
+        stderr: likewise.
+    """
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the command succeeded."""
+        return self.returncode == 0
+
+    @property
+    def said(self) -> str:
+        """What to show of a failure: its errors, else its output."""
+        return (self.stderr.strip() or self.stdout.strip()) or f"exit status {self.returncode}"
+
+
+class DeadlineError(StepError):
+    """A command ran past its deadline and was given up."""
+
+
+class Host(Protocol):
+    """A machine that commands run on, as root or through sudo.
+
+    No method waits longer than its deadline. A host that does not answer raises
+    `UnreachableError`, which is an outcome of its own and never a failed command.
+    """
+
+    name: str
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        deadline: float,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+    ) -> Result:
+        """Run `argv` to its end.
+
+        Args:
+            argv: program and arguments, passed on without a shell.
+            deadline: seconds after which the command and its children are killed.
+            stdin: what the command reads.
+            env: variables on top of the host's environment; never secrets, which go into files.
+
+        Raises:
+            DeadlineError: it did not end in time.
+        """
+        ...
+
+    def stream(self, argv: Sequence[str]) -> Iterator[str]:
+        """Run `argv` and yield its lines as they come, until it ends or the caller stops."""
+        ...
+
+    def put(self, path: str, content: bytes, *, mode: int = 0o644) -> None:
+        """Write a file atomically: a reader sees the old content or the new, never a part."""
+        ...
+
+    def read(self, path: str) -> bytes | None:
+        """The content of a file, or None where there is none."""
+        ...
+
+
+def check(result: Result, what: str, *, hint: str = "") -> Result:
+    """Return `result` if its command succeeded.
+
+    Raises:
+        StepError: it did not; the message is `what`, the cause is what the command said.
+    """
+    if not result.ok:
+        command = shlex.join(result.argv[:6])
+        raise StepError(what, cause=result.said[-2000:], hint=hint or f"the command: {command}")
+    return result

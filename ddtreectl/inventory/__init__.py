@@ -1,0 +1,1 @@
+"""What the fleet should be: strict models of the inventory and their loader."""

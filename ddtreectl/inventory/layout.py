@@ -1,0 +1,64 @@
+"""Where things lie on a host. Paths never move once written: units point at them."""
+
+from dataclasses import dataclass
+
+from ddtreectl.inventory.model import HostEntry
+from ddtreectl.inventory.service import Mode
+
+
+def unit_name(slot: str, mode: Mode) -> str:
+    """The unit of a slot and mode, such as `ddtree-gpu1-tree.service`."""
+    return f"ddtree-{slot}-{mode}.service"
+
+
+def slot_units(slot: str) -> list[str]:
+    """All units of a slot: one for each mode, of which at most one runs."""
+    return [unit_name(slot, mode) for mode in Mode]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The folders and files of one host."""
+
+    root: str
+    environments: str
+    unit_dir: str
+
+    @classmethod
+    def of(cls, host: HostEntry) -> "Layout":
+        """The layout that the inventory gives a host."""
+        return cls(host.root, host.environments_dir, host.unit_dir)
+
+    @property
+    def lock(self) -> str:
+        """The file that exists while an operator works on the host."""
+        return f"{self.root}/lock.json"
+
+    @property
+    def audit(self) -> str:
+        """The audit log: one JSON object a line, only ever appended to."""
+        return f"{self.root}/audit.jsonl"
+
+    def environment(self, name: str) -> str:
+        """A virtual environment; finished once it holds `environment.json`."""
+        return f"{self.environments}/{name}"
+
+    def slot(self, slot: str) -> str:
+        """What is kept for one slot."""
+        return f"{self.root}/slots/{slot}"
+
+    def swap(self, slot: str) -> str:
+        """The journal of the swap in progress; absent when none is."""
+        return f"{self.slot(slot)}/swap.json"
+
+    def stopped(self, slot: str) -> str:
+        """Exists while an operator has stopped the slot on purpose."""
+        return f"{self.slot(slot)}/stopped.json"
+
+    def generation(self, slot: str, number: int) -> str:
+        """One immutable deployed state of a slot."""
+        return f"{self.slot(slot)}/generations/{number:06d}"
+
+    def unit(self, name: str) -> str:
+        """An installed unit file."""
+        return f"{self.unit_dir}/{name}"

@@ -1,0 +1,148 @@
+"""Reads an inventory file; every error says file:line:column."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.scalarbool import ScalarBoolean
+
+from ddtreectl.errors import InventoryError
+from ddtreectl.inventory.model import Inventory
+
+MAX_BYTES = 1 << 20
+KNOWN_LATER = {"sglang": "backend `sglang` is not served yet; use `engine`"}
+
+
+def load(path: Path) -> Inventory:
+    """Read and check the inventory at `path`.
+
+    Raises:
+        InventoryError: the file is missing, is no YAML, or breaks a rule of the models. All broken
+            rules are listed, each with file:line:column.
+    """
+    return parse(_read(path), str(path))
+
+
+def parse(text: str, name: str) -> Inventory:
+    """Check the inventory `text`; `name` is the file name that errors mention."""
+    document = _document(text, name)
+    try:
+        return Inventory.model_validate(_plain(document))
+    except ValidationError as error:
+        problems = sorted(
+            (*_position(document, detail["loc"]), _message(detail["loc"], detail))
+            for detail in error.errors(include_url=False)
+        )
+        raise InventoryError(
+            "\n".join(f"{name}:{line}:{column}: {message}" for line, column, message in problems),
+            hint="the keys of an inventory are listed in docs/reference/inventory.md",
+        ) from None
+
+
+def _read(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InventoryError(
+            f"inventory `{path}` cannot be read",
+            cause=error.strerror or str(error),
+            hint="name another file with `--inventory PATH`",
+        ) from error
+    if len(content) > MAX_BYTES:
+        raise InventoryError(f"inventory `{path}` is larger than {MAX_BYTES} bytes")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InventoryError(f"{path}:{line}:1: not UTF-8 text") from error
+
+
+def _document(text: str, name: str) -> CommentedMap:
+    try:
+        document = YAML(typ="rt").load(text)
+    except DuplicateKeyError as error:
+        mark = error.problem_mark
+        key = str(error.problem).split('"')[1] if '"' in str(error.problem) else "a key"
+        raise InventoryError(
+            f"{name}:{mark.line + 1}:{mark.column + 1}: `{key}` is given twice"
+        ) from None
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        at = f"{mark.line + 1}:{mark.column + 1}" if mark else "1:1"
+        raise InventoryError(f"{name}:{at}: {error.problem or 'no YAML'}") from None
+    except (YAMLError, ValueError) as error:
+        raise InventoryError(f"{name}:1:1: no YAML", cause=str(error)) from None
+    if not isinstance(document, CommentedMap):
+        raise InventoryError(f"{name}:1:1: the file holds no mapping with the key `hosts`")
+    return document
+
+
+def _plain(node: object) -> object:
+    """The values of `node` as plain Python, so that strict models see no YAML types."""
+    if isinstance(node, CommentedMap):
+        return {_plain(key): _plain(value) for key, value in node.items()}
+    if isinstance(node, CommentedSeq):
+        return [_plain(value) for value in node]
+    if isinstance(node, ScalarBoolean):  # an int for Python, which a port must not accept
+        return bool(node)
+    for kind in (bool, int, float, str):
+        if isinstance(node, kind):
+            return kind(node)
+    return node
+
+
+def _position(document: CommentedMap, location: Sequence[str | int]) -> tuple[int, int]:
+    """Line and column (from 1) of the deepest node of `location` that the file has."""
+    node: object = document
+    line, column = 0, 0
+    for step in location:
+        if isinstance(node, CommentedMap) and step in node:
+            on_key = not isinstance(node[step], CommentedMap | CommentedSeq)
+            positions = node.lc.data[step]
+            line, column = (positions[2], positions[3]) if on_key else (positions[0], positions[1])
+            node = node[step]
+        elif isinstance(node, CommentedSeq) and isinstance(step, int) and step < len(node):
+            line, column = node.lc.data[step][:2]
+            node = node[step]
+        else:
+            break
+    return line + 1, column + 1
+
+
+def _message(location: Sequence[str | int], detail: object) -> str:
+    assert isinstance(detail, dict)  # noqa: S101
+    where = ".".join(str(step) for step in location if step != "[key]")
+    value = detail.get("input")
+    match detail["type"]:
+        case "extra_forbidden":
+            return f"{where}: unknown key"
+        case "missing":
+            return f"{where}: required and not given"
+        case "value_error":
+            text = str(detail["ctx"]["error"])
+        case "literal_error" if value in KNOWN_LATER:
+            text = KNOWN_LATER[str(value)]
+        case "int_type":
+            text = f"expects a whole number, value: {_yaml(value)}"
+        case "string_type" if isinstance(value, bool | int | float):
+            text = f"expects text, value: {_yaml(value)} (put it in quotes)"
+        case _:
+            text = str(detail["msg"]).replace("Input should be", "must be")
+            text = f"{text}, value: {_yaml(value)}" if _short(value) else text
+    return f"{where}: {text}" if where else text
+
+
+def _short(value: object) -> bool:
+    return isinstance(value, str | int | float | bool) and len(str(value)) < 80
+
+
+def _yaml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None:
+        return "nothing"
+    return f'"{value}"' if isinstance(value, str) else str(value)

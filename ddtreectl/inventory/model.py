@@ -1,0 +1,189 @@
+"""Strict models of an inventory file: hosts, their slots, and what must be left alone."""
+
+import re
+from ipaddress import ip_address
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from ddtreectl.inventory.service import (
+    BUNDLED,
+    DRAFTER_FITS_MODEL,
+    ServiceSettings,
+    Strict,
+)
+
+NAME = re.compile(r"[a-z][a-z0-9]{0,31}")
+HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def _slot_name(value: str) -> str:
+    if not NAME.fullmatch(value):
+        raise ValueError(
+            f"`{value}` is no name for a slot: lower-case letters and digits, as in `gpu1`"
+        )
+    return value
+
+
+def _host_name(value: str) -> str:
+    if not HOST_NAME.fullmatch(value):
+        raise ValueError(
+            f"`{value}` is no name for a host: lower-case letters, digits and inner hyphens"
+        )
+    return value
+
+
+def _absolute(value: str) -> str:
+    if not value.startswith("/") or value.rstrip("/") == "":
+        raise ValueError(f"`{value}` is not an absolute path below `/`")
+    if any(ord(character) < 33 for character in value):
+        raise ValueError("the path holds a blank or a control character")
+    if ".." in value.split("/"):
+        raise ValueError(f"`{value}` climbs with `..`")
+    return value.rstrip("/")
+
+
+def _ip_address(value: str) -> str:
+    try:
+        return str(ip_address(value))
+    except ValueError:
+        raise ValueError(f"`{value}` is no IP address to listen on") from None
+
+
+SlotName = Annotated[str, AfterValidator(_slot_name)]
+HostName = Annotated[str, AfterValidator(_host_name)]
+IpAddress = Annotated[str, AfterValidator(_ip_address)]
+AbsolutePath = Annotated[str, AfterValidator(_absolute)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+GpuIndex = Annotated[int, Field(ge=0, le=63)]
+
+
+class Slot(Strict):
+    """One place of a host where at most one service runs.
+
+    Attributes:
+        device: `cpu` for a slot without GPU.
+        gpus: the GPUs of the slot; several are one tensor-parallel group.
+        address: the address to listen on.
+        port: the port to listen on; it stays the same in every swap.
+        service: settings that differ from the inventory's `defaults`.
+    """
+
+    device: Literal["cpu", "gpu"] = "gpu"
+    gpus: Annotated[list[GpuIndex], Field(default_factory=list, max_length=16)]
+    address: IpAddress = "127.0.0.1"
+    port: Port
+    service: ServiceSettings = ServiceSettings()
+
+    @model_validator(mode="after")
+    def _gpus_fit_the_device(self) -> Self:
+        if self.device == "gpu" and not self.gpus:
+            raise ValueError("a slot names its `gpus`, or says `device: cpu`")
+        if self.device == "cpu" and self.gpus:
+            raise ValueError("a slot with `device: cpu` has no `gpus`")
+        if len(set(self.gpus)) != len(self.gpus):
+            raise ValueError("`gpus` names a GPU twice")
+        return self
+
+
+class Protected(Strict):
+    """Something that runs on the host and that no command may touch.
+
+    Attributes:
+        name: what it is, for messages.
+        gpus: the GPUs it uses.
+        port: the port it listens on.
+        reason: why it is left alone.
+    """
+
+    name: str
+    gpus: Annotated[list[GpuIndex], Field(default_factory=list)]
+    port: Port | None = None
+    reason: str
+
+
+class HostEntry(Strict):
+    """A host and its slots.
+
+    Attributes:
+        connection: `local` for this machine, `ssh` for another one.
+        address: where SSH connects to.
+        user: who SSH logs in as.
+        root: where generations, environments, lock and audit log live on the host.
+        environments: where environments are built, `root`/environments by default.
+        unit_dir: where unit files are installed.
+        python: the interpreter that environments are made from (3.11 or newer);
+            by default `python3`, and on a local host the one that runs ddtreectl.
+        slots: by name.
+        protected: what must be left alone.
+    """
+
+    connection: Literal["local", "ssh"] = "ssh"
+    address: str | None = None
+    user: str = "root"
+    root: AbsolutePath = "/var/lib/ddtree"
+    environments: AbsolutePath | None = None
+    unit_dir: AbsolutePath = "/etc/systemd/system"
+    python: AbsolutePath | None = None
+    slots: Annotated[dict[SlotName, Slot], Field(min_length=1)]
+    protected: Annotated[list[Protected], Field(default_factory=list)]
+
+    @model_validator(mode="after")
+    def _address_is_known(self) -> Self:
+        if self.connection == "ssh" and not self.address:
+            raise ValueError("a host with `connection: ssh` has an `address`")
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_is_claimed_twice(self) -> Self:
+        ports: dict[int, str] = {}
+        gpus: dict[int, str] = {}
+        for owner, slot_port, slot_gpus in self._claims():
+            if slot_port is not None and slot_port in ports:
+                raise ValueError(f"port {slot_port} belongs to {ports[slot_port]} and to {owner}")
+            if slot_port is not None:
+                ports[slot_port] = owner
+            for gpu in slot_gpus:
+                if gpu in gpus:
+                    raise ValueError(f"GPU {gpu} belongs to {gpus[gpu]} and to {owner}")
+                gpus[gpu] = owner
+        return self
+
+    def _claims(self) -> list[tuple[str, int | None, list[int]]]:
+        slots = [(f"slot `{name}`", slot.port, slot.gpus) for name, slot in self.slots.items()]
+        kept = [(f"protected `{entry.name}`", entry.port, entry.gpus) for entry in self.protected]
+        return [*slots, *kept]
+
+    @property
+    def environments_dir(self) -> str:
+        """Where environments are built."""
+        return self.environments or f"{self.root}/environments"
+
+
+class Inventory(Strict):
+    """One inventory file.
+
+    Attributes:
+        hosts: by name.
+        defaults: settings of every service, unless its slot says otherwise.
+    """
+
+    hosts: Annotated[dict[HostName, HostEntry], Field(min_length=1)]
+    defaults: ServiceSettings = ServiceSettings()
+
+    @model_validator(mode="after")
+    def _services_fit_their_slots(self) -> Self:
+        for host_name, host in self.hosts.items():
+            for slot_name, slot in host.slots.items():
+                where = f"slot `{slot_name}` of `{host_name}`"
+                settings = self.settings(slot)
+                if len(slot.gpus) > 1:
+                    raise ValueError(f"{where}: backend `{settings.backend}` runs on one GPU")
+                if (settings.model == BUNDLED) != (settings.drafter == BUNDLED):
+                    raise ValueError(f"{where}: {DRAFTER_FITS_MODEL}")
+        return self
+
+    def settings(self, slot: Slot) -> ServiceSettings:
+        """What a service in `slot` runs with: the defaults, then what the slot changes."""
+        changes = slot.service.model_dump(include=slot.service.model_fields_set)
+        return ServiceSettings.model_validate({**self.defaults.model_dump(), **changes})

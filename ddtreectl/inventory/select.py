@@ -1,0 +1,113 @@
+"""From the words of a command line to one host, one slot and one service."""
+
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from ddtreectl.errors import UsageError
+from ddtreectl.inventory.layout import Layout
+from ddtreectl.inventory.model import HostEntry, Inventory, Slot
+from ddtreectl.inventory.service import Mode, ServiceSpec
+
+
+@dataclass(frozen=True)
+class Place:
+    """A slot and the host that it is on, with their names."""
+
+    host_name: str
+    host: HostEntry
+    slot_name: str
+    slot: Slot
+
+    @property
+    def layout(self) -> Layout:
+        """Where things lie on the host."""
+        return Layout.of(self.host)
+
+
+def find_host(inventory: Inventory, name: str) -> HostEntry:
+    """The host called `name`.
+
+    Raises:
+        UsageError: no such host.
+    """
+    if name not in inventory.hosts:
+        raise UsageError(
+            f"host `{name}` is not in the inventory",
+            hint=f"it has: {', '.join(sorted(inventory.hosts))}; `--inventory PATH` names another",
+        )
+    return inventory.hosts[name]
+
+
+def find_place(
+    inventory: Inventory,
+    host_name: str,
+    *,
+    slot: str | None = None,
+    gpu: int | None = None,
+    port: int | None = None,
+) -> Place:
+    """The one slot of a host that fits what is asked; without any wish, its only slot.
+
+    Raises:
+        UsageError: the host is unknown, or no slot or more than one fits.
+    """
+    host = find_host(inventory, host_name)
+    for entry in host.protected:
+        if (gpu is not None and gpu in entry.gpus) or (port is not None and port == entry.port):
+            what = f"GPU {gpu}" if gpu is not None and gpu in entry.gpus else f"port {port}"
+            raise UsageError(
+                f"{what} of `{host_name}` belongs to the protected `{entry.name}`: {entry.reason}"
+            )
+    fitting = [
+        (name, candidate)
+        for name, candidate in host.slots.items()
+        if (slot is None or name == slot)
+        and (gpu is None or gpu in candidate.gpus)
+        and (port is None or port == candidate.port)
+    ]
+    if len(fitting) == 1:
+        return Place(host_name, host, *fitting[0])
+    listed = ", ".join(f"{name} (port {candidate.port})" for name, candidate in host.slots.items())
+    if fitting:
+        raise UsageError(
+            f"`{host_name}` has several slots: {listed}",
+            hint="choose one with `--slot`, `--gpu` or `--port`",
+        )
+    raise UsageError(
+        f"no slot of `{host_name}` is what is asked for", hint=f"the inventory has: {listed}"
+    )
+
+
+def service_for(
+    inventory: Inventory,
+    place: Place,
+    mode: Mode,
+    *,
+    budget: int | None = None,
+    topk: int | None = None,
+    model: str | None = None,
+    drafter: str | None = None,
+) -> ServiceSpec:
+    """The service that is asked for: inventory first, then what the command line changes.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+    asked = {"budget": budget, "topk": topk, "model": model, "drafter": drafter}
+    settings = inventory.settings(place.slot).model_dump()
+    settings.update({key: value for key, value in asked.items() if value is not None})
+    device = "cpu" if place.slot.device == "cpu" else f"cuda:{place.slot.gpus[0]}"
+    try:
+        return ServiceSpec(
+            **settings,
+            mode=mode,
+            device=device,
+            address=place.slot.address,
+            port=place.slot.port,
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(step) for step in first["loc"])
+        text = str(first["msg"]).removeprefix("Value error, ").replace("Input should", "must")
+        raise UsageError(f"`--{where}` {text}" if where else text) from None

@@ -1,0 +1,87 @@
+"""A service: one mode of speculative decoding, on one backend, in one slot."""
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+BUNDLED = "bundled"
+"""The name of the demo model and drafter that the engine's wheel carries."""
+
+DRAFTER_FITS_MODEL = "a drafter fits one model: name both `model` and `drafter`, or neither"
+
+
+class Mode(StrEnum):
+    """How tokens are drafted and verified. Exactly one runs in a slot at a time."""
+
+    LINEAR = "linear"
+    SHADOW = "shadow"
+    TREE = "tree"
+
+
+def _model_reference(value: str) -> str:
+    if value != BUNDLED and not value.startswith("/"):
+        raise ValueError(f"`{value}` is neither `{BUNDLED}` nor an absolute path on the host")
+    if any(ord(character) < 32 for character in value):
+        raise ValueError("a path holds no control characters")
+    return value
+
+
+ModelReference = Annotated[str, AfterValidator(_model_reference)]
+"""`bundled`, or the absolute path of a Hugging Face folder on the host."""
+
+
+class Strict(BaseModel):
+    """Base of all models: unknown keys and lenient conversions are errors, values never change."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ServiceSettings(Strict):
+    """What a service runs with; every field can be set for all slots and for one slot.
+
+    Attributes:
+        backend: the server program. `sglang` is known by name and not served yet.
+        budget: nodes of the tree besides the root, so `budget` + 1 tokens are verified a round.
+        topk: candidates for each depth of the tree.
+        model: the target model.
+        drafter: the drafter that proposes tokens for the target.
+        dtype: arithmetic of the model; `auto` leaves it to the engine.
+        max_running: requests decoded at the same time.
+        max_queue: requests that may wait before the server answers 429.
+        start_timeout: seconds from start to ready, loading and warm-up included.
+        stop_timeout: seconds that running requests get to finish.
+    """
+
+    backend: Literal["engine"] = "engine"
+    budget: Annotated[int, Field(ge=1, le=1024)] = 16
+    topk: Annotated[int, Field(ge=1, le=64)] = 8
+    model: ModelReference = BUNDLED
+    drafter: ModelReference = BUNDLED
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    max_running: Annotated[int, Field(ge=1, le=1024)] = 4
+    max_queue: Annotated[int, Field(ge=0, le=65536)] = 64
+    start_timeout: Annotated[int, Field(ge=1, le=7200)] = 180
+    stop_timeout: Annotated[int, Field(ge=1, le=600)] = 30
+
+
+class ServiceSpec(ServiceSettings):
+    """A service as it is deployed: settings, mode and the place it serves.
+
+    Attributes:
+        mode: how it decodes.
+        device: `cpu`, or the GPUs as `cuda:N`.
+        address: the address it listens on.
+        port: the port it listens on.
+    """
+
+    mode: Mode
+    device: str
+    address: str
+    port: int
+
+    @model_validator(mode="after")
+    def _both_or_neither_bundled(self) -> Self:
+        if (self.model == BUNDLED) != (self.drafter == BUNDLED):
+            raise ValueError(DRAFTER_FITS_MODEL)
+        return self

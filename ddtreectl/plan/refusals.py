@@ -1,0 +1,148 @@
+"""Why a plan must not be applied. Every rule is a function of the wish and the facts."""
+
+from collections.abc import Iterator
+
+from ddtreectl.facts.host import HostFacts
+from ddtreectl.inventory.layout import slot_units
+from ddtreectl.inventory.select import Place
+from ddtreectl.inventory.service import BUNDLED
+from ddtreectl.plan.wish import Wish, installed_generation
+
+MIN_PYTHON = (3, 11)
+ENVIRONMENT_BYTES = {"cpu": 3 << 30, "gpu": 12 << 30}
+RECORD_BYTES = 64 << 20
+MIN_INODES = 1000
+ENVIRONMENT_INODES = 50_000
+UNIT_DIR = "/etc/systemd/system"
+
+
+def refusals(wish: Wish, facts: HostFacts) -> list[str]:
+    """Everything that speaks against `wish`; empty where nothing does."""
+    return [
+        *_probe(facts),
+        *_service_manager(wish, facts),
+        *_python(wish, facts),
+        *_folders(wish, facts),
+        *_disk(wish, facts),
+        *port_owner(wish.place, facts),
+        *_gpus(wish.place, facts),
+        *_foreign_units(wish.place, facts),
+        *_environment(wish, facts),
+    ]
+
+
+def _probe(facts: HostFacts) -> Iterator[str]:
+    if facts.missing:
+        yield f"the host did not tell about: {', '.join(facts.missing)}"
+
+
+def _service_manager(wish: Wish, facts: HostFacts) -> Iterator[str]:
+    if facts.systemd:
+        return
+    if not facts.without_systemd:
+        yield "no systemd runs on the host"
+        return
+    if not wish.place.layout.unit_dir.endswith(UNIT_DIR):
+        yield (
+            "no systemd runs here, and docker-systemctl-replacement looks for units in "
+            f"{UNIT_DIR} below some folder: `unit_dir` is {wish.place.layout.unit_dir}"
+        )
+    dollars = [word for word in wish.argv if "$" in word]
+    if dollars:
+        yield f"docker-systemctl-replacement would expand the `$` in `{dollars[0]}`"
+
+
+def _python(wish: Wish, facts: HostFacts) -> Iterator[str]:
+    if wish.candidate.environment in facts.records.environments:
+        return
+    named = wish.place.host.python or "python3"
+    if facts.python is None:
+        yield f"`{named}` does not run on the host; name an interpreter with `python:`"
+    elif facts.python.version[:2] < MIN_PYTHON:
+        version = ".".join(map(str, facts.python.version))
+        yield f"`{named}` is Python {version}; the engine needs 3.11 or newer (`python:`)"
+    elif not facts.python.has_venv:
+        yield f"`{named}` cannot make environments; on Debian: apt-get install python3-venv"
+
+
+def _folders(wish: Wish, facts: HostFacts) -> Iterator[str]:
+    service = wish.candidate.service
+    for what, folder in (("model", service.model), ("drafter", service.drafter)):
+        if folder != BUNDLED and folder not in facts.folders:
+            yield f"the {what} `{folder}` is no folder with a `config.json` on the host"
+
+
+def _disk(wish: Wish, facts: HostFacts) -> Iterator[str]:
+    layout = wish.place.layout
+    built = wish.candidate.environment in facts.records.environments
+    needs = {layout.root: (RECORD_BYTES, MIN_INODES), layout.unit_dir: (RECORD_BYTES, MIN_INODES)}
+    if not built:
+        size = ENVIRONMENT_BYTES[wish.place.slot.device]
+        needs[layout.environments] = (size, ENVIRONMENT_INODES)
+    for path, (need, inodes) in needs.items():
+        disk = facts.disk.get(path)
+        if disk is None:
+            continue
+        if disk.free_bytes < need:
+            free, wanted = disk.free_bytes >> 20, need >> 20
+            yield f"the disk of {path} has {free} MiB free and {wanted} MiB are needed"
+        if disk.free_inodes is not None and disk.free_inodes < inodes:
+            yield f"the disk of {path} has {disk.free_inodes} inodes free, {inodes} are needed"
+
+
+def port_owner(place: Place, facts: HostFacts) -> Iterator[str]:
+    """Whether someone else listens on the port of the slot. Nothing foreign is ever stopped."""
+    port = place.slot.port
+    if not facts.port_taken(port):
+        return
+    own = own_pids(place, facts)
+    pids = facts.listener_pids(port)
+    for pid in pids:
+        if pid not in own:
+            process = facts.processes.get(pid)
+            yield f"port {port} is taken by {process or f'pid {pid}'}, which is not ours to stop"
+    if not pids:
+        yield f"port {port} is taken by a process that the kernel does not name"
+
+
+def own_pids(place: Place, facts: HostFacts) -> set[int]:
+    """The processes of a slot: those of its units and those that carry its mark."""
+    units = [facts.unit(name) for name in slot_units(place.slot_name)]
+    marked = facts.slot_pids(place.layout.slot(place.slot_name))
+    return set().union(marked, *(facts.unit_pids(unit) for unit in units))
+
+
+def _gpus(place: Place, facts: HostFacts) -> Iterator[str]:
+    if not place.slot.gpus:
+        return
+    if facts.gpus.state == "absent":
+        yield "nvidia-smi is not installed on the host, so nothing is known of its GPUs"
+        return
+    if facts.gpus.state != "ok":
+        said = f": {facts.gpus.said}" if facts.gpus.said else ""
+        yield f"the GPU driver {'hangs' if facts.gpus.state == 'hung' else 'fails'}{said}"
+        return
+    by_index = {gpu.index: gpu for gpu in facts.gpus.gpus}
+    own = own_pids(place, facts)
+    for index in place.slot.gpus:
+        if index not in by_index:
+            yield f"GPU {index} is not there; the host has {len(by_index)}"
+            continue
+        for held in facts.gpus.processes:
+            if held.gpu_uuid == by_index[index].uuid and held.pid not in own:
+                process = facts.processes.get(held.pid) or f"pid {held.pid}"
+                memory = "unknown" if held.memory_mib is None else f"{held.memory_mib} MiB"
+                yield f"GPU {index} is used ({memory}) by {process}, which is not ours to stop"
+
+
+def _foreign_units(place: Place, facts: HostFacts) -> Iterator[str]:
+    for name in slot_units(place.slot_name):
+        text = facts.unit_files.get(name)
+        if text is not None and installed_generation(text) is None:
+            yield f"{place.layout.unit(name)} was not written by ddtreectl; move it away"
+
+
+def _environment(wish: Wish, facts: HostFacts) -> Iterator[str]:
+    candidate = wish.candidate
+    if candidate.staged and candidate.environment not in facts.records.environments:
+        yield f"environment `{candidate.environment}` of generation {candidate.number} is gone"

@@ -1,0 +1,56 @@
+"""What an operator wants for one slot, with everything that a plan needs to know of it."""
+
+from dataclasses import dataclass
+
+from ddtreectl.facts.host import HostFacts
+from ddtreectl.facts.records import Generation
+from ddtreectl.inventory.select import Place
+from ddtreectl.plan.step import Candidate
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A candidate for a place.
+
+    Attributes:
+        place: where.
+        candidate: what.
+        argv: the command line of the service, for checks.
+        force: swap even if the slot serves the same already.
+    """
+
+    place: Place
+    candidate: Candidate
+    argv: tuple[str, ...] = ()
+    force: bool = False
+
+
+def serving(place: Place, facts: HostFacts) -> Generation | None:
+    """The generation that runs in a slot, by the running unit and the file of that unit."""
+    for unit in facts.running_units(place.slot_name):
+        number = installed_generation(facts.unit_files.get(unit.name, ""))
+        for generation in facts.records.of_slot(place.slot_name):
+            if generation.number == number and generation.unit == unit.name:
+                return generation
+    return None
+
+
+def installed_generation(unit_text: str) -> int | None:
+    """The generation that a unit file belongs to, or None for a foreign file."""
+    section = unit_text.partition("\n[X-DDTree]\n")[2]
+    for line in section.splitlines():
+        key, _, value = line.partition("=")
+        if key == "Generation" and value.isdigit():
+            return int(value)
+    return None
+
+
+def last_good(place: Place, facts: HostFacts) -> Generation | None:
+    """The newest good generation of a slot, by the time that it was last found good."""
+    good = [entry for entry in facts.records.of_slot(place.slot_name) if entry.status == "good"]
+    return max(good, key=lambda entry: (entry.changed_at, entry.number), default=None)
+
+
+def next_number(place: Place, facts: HostFacts) -> int:
+    """The number of the next generation: one more than any that there was."""
+    return max((entry.number for entry in facts.records.of_slot(place.slot_name)), default=0) + 1

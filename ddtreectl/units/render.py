@@ -1,0 +1,103 @@
+"""Renders the unit of a generation."""
+
+import hashlib
+from dataclasses import dataclass
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
+
+from ddtreectl import __version__, bundle
+from ddtreectl.errors import DdtreectlError
+from ddtreectl.facts.processes import MARK
+from ddtreectl.inventory.layout import Layout, slot_units, unit_name
+from ddtreectl.inventory.service import ServiceSpec
+from ddtreectl.units import engine, escape
+
+RESTART_SECONDS = 10
+WATCHDOG_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class RenderedUnit:
+    """The unit of one generation.
+
+    Attributes:
+        name: the unit's name.
+        text: the unit file.
+        environment_file: the content of the file that its EnvironmentFile= names.
+        argv: what ExecStart= means.
+    """
+
+    name: str
+    text: str
+    environment_file: str
+    argv: tuple[str, ...]
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the unit file."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def render(
+    *, layout: Layout, slot: str, service: ServiceSpec, generation: int, environment: str
+) -> RenderedUnit:
+    """The unit of `generation` of a slot.
+
+    Args:
+        layout: where things lie on the host.
+        slot: the slot's name.
+        service: what the unit serves.
+        generation: the generation's number; paths in the unit are this generation's for ever.
+        environment: the name of the environment that the engine runs from.
+
+    Raises:
+        DdtreectlError: a value has no place in a unit, or the template is broken.
+    """
+    name = unit_name(slot, service.mode)
+    folder = layout.generation(slot, generation)
+    argv = engine.argv(f"{layout.environment(environment)}/bin/ddtree-engine", service)
+    what = f"DDTree {service.mode} on {slot}, port {service.port}"
+    try:
+        text = (
+            _templates()
+            .get_template("engine.service.j2")
+            .render(
+                version=__version__,
+                description=escape.setting(f"{what} (generation {generation})"),
+                conflicts=[unit for unit in slot_units(slot) if unit != name],
+                exec_start=escape.exec_line(argv),
+                environment=escape.environment({MARK: folder}),
+                environment_file=escape.setting(f"{folder}/environment"),
+                generation_dir=escape.setting(folder),
+                generation=generation,
+                slot=slot,
+                mode=service.mode.value,
+                environment_name=environment,
+                start_timeout=service.start_timeout,
+                stop_timeout=service.stop_timeout + engine.DRAIN_MARGIN,
+                restart_seconds=RESTART_SECONDS,
+                watchdog_seconds=WATCHDOG_SECONDS,
+            )
+        )
+        variables = escape.environment_file(engine.environment(service))
+    except (escape.EscapeError, TemplateError) as error:
+        raise DdtreectlError(f"unit `{name}` cannot be rendered", cause=str(error)) from error
+    return RenderedUnit(name, text, variables, tuple(argv))
+
+
+def _templates() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(bundle.templates()),
+        undefined=StrictUndefined,
+        finalize=_not_none,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - a unit is no HTML; values go through `escape`
+    )
+
+
+def _not_none(value: object) -> object:
+    if value is None:
+        raise TemplateError("a value of the template is None")
+    return value
