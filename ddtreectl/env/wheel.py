@@ -1,6 +1,10 @@
-"""The engine's wheel: carried by an installed ddtreectl, built from `engine/` in a checkout."""
+"""The engine's wheel: carried by an installed ddtreectl, built from `engine/` in a checkout.
+
+$DDTREECTL_ENGINE_WHEEL names another one to deploy.
+"""
 
 import importlib.util
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,6 +17,7 @@ from ddtreectl import bundle
 from ddtreectl.errors import DdtreectlError
 
 BUILD_DEADLINE = 300.0
+VARIABLE = "DDTREECTL_ENGINE_WHEEL"
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,8 @@ def engine_wheel() -> Wheel:
     Raises:
         DdtreectlError: there is none and it cannot be built.
     """
+    if named := os.environ.get(VARIABLE):
+        return _read(Path(named))
     if bundle.installed():
         found = sorted(bundle.engine_wheels().glob("ddtree_engine-*.whl"))
         if len(found) != 1:
@@ -75,4 +82,11 @@ def _build(source: Path, folder: Path) -> Wheel:
 
 
 def _read(path: Path) -> Wheel:
-    return Wheel(path.name, path.read_bytes())
+    try:
+        return Wheel(path.name, path.read_bytes())
+    except OSError as error:
+        raise DdtreectlError(
+            f"the engine's wheel `{path}` cannot be read",
+            cause=error.strerror or str(error),
+            hint=f"is ${VARIABLE} set?",
+        ) from error
