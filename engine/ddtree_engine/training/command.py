@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ddtree_engine.errors import EngineError
+from ddtree_engine.target.model import TargetModel
 from ddtree_engine.training.accelerate import choose_device
 from ddtree_engine.training.configs import SHAPES, drafter_config, target_config, write_config
 from ddtree_engine.training.drafter import HeldOutText, train_drafter
@@ -113,8 +113,7 @@ def _corpus(args: argparse.Namespace, folder: RunFolder) -> None:
 def _target(args: argparse.Namespace, folder: RunFolder) -> None:
     corpus = folder.facts(folder.corpus)
     device = choose_device(args.device)
-    shape = SHAPES[args.shape]
-    write_config(folder.target, target_config(shape, corpus["vocab_size"], _eos(folder)))
+    _write_configs(args, folder)
     train_target(
         folder.target,
         folder.stream("train", device),
@@ -130,6 +129,7 @@ def _target(args: argparse.Namespace, folder: RunFolder) -> None:
 
 
 def _generate(args: argparse.Namespace, folder: RunFolder) -> None:
+    _write_configs(args, folder)
     device = choose_device(args.device)
     target = load_trained_target(folder.target, device)
     if device.type == "cuda":
@@ -166,12 +166,9 @@ def _generate(args: argparse.Namespace, folder: RunFolder) -> None:
 
 
 def _drafter(args: argparse.Namespace, folder: RunFolder) -> None:
-    corpus = folder.facts(folder.corpus)
     generated = folder.facts(folder.generated)
     device = choose_device(args.device)
-    shape = SHAPES[args.shape]
-    mask = token_id(load_tokenizer(folder.tokenizer), MASK)
-    write_config(folder.drafter, drafter_config(shape, corpus["vocab_size"], _eos(folder), mask))
+    _write_configs(args, folder)
     train_drafter(
         folder.drafter,
         load_trained_target(folder.target, device),
@@ -190,11 +187,18 @@ def _drafter(args: argparse.Namespace, folder: RunFolder) -> None:
 
 
 def _export(args: argparse.Namespace, folder: RunFolder) -> None:
+    _write_configs(args, folder)
     export(folder, args.to if args.to is not None else folder.root / "export")
 
 
 def held_out_continuations(
-    target: Any, stream: Tensor, seed: int, *, rows: int = 64, prompt: int = 192, new: int = 128
+    target: TargetModel,
+    stream: Tensor,
+    seed: int,
+    *,
+    rows: int = 64,
+    prompt: int = 192,
+    new: int = 128,
 ) -> HeldOutText:
     """Greedy continuations of prompts at random places of the held-out modules."""
     generator = torch.Generator().manual_seed(seed + 17)
@@ -219,9 +223,14 @@ def _compiled(args: argparse.Namespace, device: torch.device) -> bool:
     return device.type == "cuda" if args.compile is None else bool(args.compile)
 
 
-def _eos(folder: RunFolder) -> tuple[int, ...]:
-    tokenizer = load_tokenizer(folder.tokenizer)
-    return (token_id(tokenizer, END_OF_TEXT), token_id(tokenizer, IM_END))
+def _write_configs(args: argparse.Namespace, folder: RunFolder) -> None:
+    """Both `config.json`, so that best.safetensors alone can be brought from another machine."""
+    vocab_size = folder.facts(folder.corpus)["vocab_size"]
+    shape, tokenizer = SHAPES[args.shape], load_tokenizer(folder.tokenizer)
+    eos = (token_id(tokenizer, END_OF_TEXT), token_id(tokenizer, IM_END))
+    mask = token_id(tokenizer, MASK)
+    write_config(folder.target, target_config(shape, vocab_size, eos))
+    write_config(folder.drafter, drafter_config(shape, vocab_size, eos, mask))
 
 
 def _save_tokens(path: Path, tokens: Tensor) -> None:
