@@ -166,9 +166,9 @@ def _generate(args: argparse.Namespace, folder: RunFolder) -> None:
 
 
 def _drafter(args: argparse.Namespace, folder: RunFolder) -> None:
+    _write_configs(args, folder)
     generated = folder.facts(folder.generated)
     device = choose_device(args.device)
-    _write_configs(args, folder)
     train_drafter(
         folder.drafter,
         load_trained_target(folder.target, device),

@@ -26,6 +26,9 @@ from ddtree_engine.training.tokenizer import (
 )
 
 
+_MADE_BY = {"corpus": "corpus", "generated": "generate"}
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """Paths below ``root``; every command of the training reads and writes here alone."""
@@ -68,7 +71,7 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise EngineError(
                 f"`{folder}` is not a finished part of a training run",
-                hint=f"run `train {folder.name}` with the same --out first",
+                hint=f"run `train {_MADE_BY[folder.name]}` with the same --out first",
             ) from error
         return facts
 
