@@ -25,7 +25,6 @@ from ddtree_engine.training.tokenizer import (
     train_tokenizer,
 )
 
-
 _MADE_BY = {"corpus": "corpus", "generated": "generate"}
 
 
