@@ -302,6 +302,16 @@ def test_resuming_another_model_is_refused(tmp_path: Path) -> None:
 # ---- the command ----
 
 
+OPTIONS = {
+    "target": "--shape tiny --device cpu --steps 30 --batch 4 --length 32 --dropout 0.1 --warmup 3"
+    " --evaluate-every 15",
+    "generate": "--rows 24 --rows-at-once 16 --row-length 48",
+    "drafter": "--drafter-batch 4 --anchors 6",
+}
+TARGET = ["target", *OPTIONS["target"].split()]
+ALL = ["all", *" ".join(OPTIONS.values()).split()]
+
+
 def small_library() -> Corpus:
     body = "    total = 0\n    for item in values:\n        total = total + item * 2\n" * 6
     train_docs = tuple(
@@ -322,36 +332,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         for module in ("run_folder", "export"):
             patch.setattr(f"ddtree_engine.training.{module}.read_corpus", small_library)
-        arguments = [
-            "all",
-            "--shape",
-            "tiny",
-            "--device",
-            "cpu",
-            "--steps",
-            "30",
-            "--batch",
-            "4",
-            "--length",
-            "32",
-            "--dropout",
-            "0.1",
-            "--rows",
-            "24",
-            "--rows-at-once",
-            "16",
-            "--row-length",
-            "48",
-            "--drafter-batch",
-            "4",
-            "--anchors",
-            "6",
-            "--warmup",
-            "3",
-            "--evaluate-every",
-            "15",
-        ]
-        assert command.main([*arguments, "--out", str(root)]) == 0
+        assert command.main([*ALL, "--out", str(root)]) == 0
     return root
 
 
@@ -379,6 +360,20 @@ def test_exported_folders_load_in_the_engine_and_in_transformers(run_folder: Pat
 
 
 @pytest.mark.slow
+def test_resuming_all_leaves_what_is_finished_and_begins_what_is_missing(
+    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("run_folder", "export"):
+        monkeypatch.setattr(f"ddtree_engine.training.{module}.read_corpus", small_library)
+    shutil.copytree(run_folder / "target", tmp_path / "target")
+    before = (tmp_path / "target" / "state.json").read_text()
+    assert command.main([*ALL, "--resume", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "target" / "state.json").read_text() == before
+    expected, again = (load_best(root / "drafter") for root in (run_folder, tmp_path))
+    assert all(torch.equal(expected[name], again[name]) for name in expected)
+
+
+@pytest.mark.slow
 def test_the_card_and_the_prompts(run_folder: Path) -> None:
     folder = run_folder / "export"
     card = (folder / "README.md").read_text()
@@ -395,26 +390,7 @@ def test_the_card_and_the_prompts(run_folder: Path) -> None:
 def test_an_interrupted_target_resumes_to_the_same_bits(run_folder: Path, tmp_path: Path) -> None:
     for name in ("corpus", "tokenizer"):
         shutil.copytree(run_folder / name, tmp_path / name)
-    arguments = [
-        "target",
-        "--shape",
-        "tiny",
-        "--device",
-        "cpu",
-        "--steps",
-        "30",
-        "--batch",
-        "4",
-        "--length",
-        "32",
-        "--dropout",
-        "0.1",
-        "--warmup",
-        "3",
-        "--evaluate-every",
-        "15",
-    ]
-    arguments += ["--out", str(tmp_path)]
+    arguments = [*TARGET, "--out", str(tmp_path)]
     assert command.main([*arguments, "--time-limit", "0"]) == 0
     assert read_facts(tmp_path / "target")["step"] == 1
     assert command.main([*arguments, "--resume"]) == 0

@@ -17,6 +17,7 @@ from torch import Tensor
 from ddtree_engine.errors import EngineError
 from ddtree_engine.target.model import TargetModel
 from ddtree_engine.training.accelerate import choose_device
+from ddtree_engine.training.checkpoint import STATE
 from ddtree_engine.training.configs import SHAPES, drafter_config, target_config, write_config
 from ddtree_engine.training.drafter import HeldOutText, train_drafter
 from ddtree_engine.training.export import export
@@ -124,7 +125,7 @@ def _target(args: argparse.Namespace, folder: RunFolder) -> None:
         dropout=args.dropout,
         compiled=_compiled(args, device),
         about={"corpus_sha256": corpus["sha256"]},
-        resume=args.resume,
+        resume=_resumes(args, folder.target),
     )
 
 
@@ -182,7 +183,7 @@ def _drafter(args: argparse.Namespace, folder: RunFolder) -> None:
         anchors=args.anchors,
         compiled=_compiled(args, device),
         about={"generated": generated},
-        resume=args.resume,
+        resume=_resumes(args, folder.drafter),
     )
 
 
@@ -217,6 +218,11 @@ def _schedule(args: argparse.Namespace) -> Schedule:
         evaluate_every=args.evaluate_every,
         seed=args.seed,
     )
+
+
+def _resumes(args: argparse.Namespace, part: Path) -> bool:
+    """`train all --resume` begins the parts that have no state yet."""
+    return args.resume and (args.part != "all" or (part / STATE).is_file())
 
 
 def _compiled(args: argparse.Namespace, device: torch.device) -> bool:

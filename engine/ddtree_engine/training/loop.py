@@ -75,7 +75,7 @@ def train(
         folder: receives the state, and the best parameters in bf16.
         tokens_per_step: for the log.
         about: recorded with the state: configuration, data.
-        resume: continue from the state in ``folder``.
+        resume: continue from the state in ``folder``; a finished run is left as it is.
 
     Returns:
         The facts: ``step``, ``total``, ``finished``, ``best``, ``history``, ``seconds`` and more.
@@ -101,6 +101,8 @@ def train(
     }
     if resume:
         saved, tensors = load_state(folder)
+        if saved["finished"]:
+            return saved
         facts |= {k: saved[k] for k in ("step", "total", "best", "history", "seconds", "runs")}
         _restore(trained, optimizer, tensors)
         _LOG.info("resuming at step %d of %s", facts["step"], facts["total"])
