@@ -89,13 +89,13 @@ def run(arguments: argparse.Namespace) -> int:
         EngineError: settings, port or models that can't work. What needs no weights is checked
             first, before PyTorch is even imported.
     """
-    configure(arguments.log_level)
     settings = _settings(arguments)
     _check_models(settings)
 
     from ddtree_engine.server.listener import listen
 
     with listen(settings.host, settings.port) as listener:
+        configure(arguments.log_level)
         from ddtree_engine.server.process import serve
 
         return serve(replace(settings, port=listener.getsockname()[1]), listener)

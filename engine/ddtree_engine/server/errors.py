@@ -39,6 +39,8 @@ def status_of(error: EngineError) -> tuple[int, str, str]:
 
 def body(message: str, type_: str, code: str, param: str | None = None) -> dict[str, Any]:
     """Return the body of an error answer."""
+    # A message may quote what a client sent, and JSON can spell text that has no UTF-8.
+    message = message.encode(errors="replace").decode()
     return {"error": {"message": message, "type": type_, "param": param, "code": code}}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,7 +108,9 @@ async def generate(
     events: asyncio.Queue[Event] = asyncio.Queue()
 
     def deliver(event: Event) -> None:
-        loop.call_soon_threadsafe(events.put_nowait, event)
+        # Once the event loop is closed, nobody waits for an answer any more.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(events.put_nowait, event)
 
     job = Job(sequence, TextStream(engine.tokenizer.decode, asked.stop), deliver)
     scheduler.submit(job)

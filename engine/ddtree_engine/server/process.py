@@ -52,7 +52,10 @@ def serve(settings: Settings, listener: socket.socket) -> int:
         raise _failure(service.failure) from None
     if not ended:
         # Still loading, or stuck in a kernel: there is no other way to end a thread.
-        _exit_now(0 if service.scheduler is None else 1)
+        if service.scheduler is None:
+            _exit_now(0)
+        log.error("the decode loop is stuck: exiting without it")
+        _exit_now(1)
     log.info("stopped")
     return 0
 
@@ -69,7 +72,8 @@ async def _serve(service: Service, listener: socket.socket) -> None:
         asked.set()
 
     def on_end() -> None:
-        loop.call_soon_threadsafe(ended.set)
+        with contextlib.suppress(RuntimeError):  # the event loop may be closed already
+            loop.call_soon_threadsafe(ended.set)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 MAX_STOPS = 4
 
@@ -59,6 +59,18 @@ def _same(value: Any, neutral: Any) -> bool:
     return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
 
 
+def _unicode(text: str) -> str:
+    # JSON can spell half of a surrogate pair, which is no character and has no UTF-8.
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("the text has half of a surrogate pair") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_unicode)]
+
+
 def _stops(value: Any) -> Any:
     if value is None:
         return []
@@ -87,14 +99,14 @@ class StreamOptions(BaseModel):
 class _GenerationRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    model: str | None = None
+    model: Text | None = None
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = Field(default=None, description="Extension: -1 and 0 keep all tokens.")
     seed: int | None = None
     stop: Annotated[
-        list[Annotated[str, Field(min_length=1)]],
+        list[Annotated[str, Field(min_length=1), AfterValidator(_unicode)]],
         BeforeValidator(_stops),
         Field(max_length=MAX_STOPS),
     ] = Field(default_factory=list)
@@ -141,7 +153,7 @@ class _GenerationRequest(BaseModel):
 class CompletionRequest(_GenerationRequest):
     """POST /v1/completions. One prompt a request: text, or token ids."""
 
-    prompt: str | list[int] | list[str] | list[list[int]]
+    prompt: Text | list[int] | list[Text] | list[list[int]]
 
     @model_validator(mode="after")
     def _one_prompt(self) -> CompletionRequest:
@@ -168,7 +180,7 @@ class ContentPart(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     type: Literal["text"]
-    text: str
+    text: Text
 
 
 class Message(BaseModel):
@@ -177,7 +189,7 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[ContentPart]
+    content: Text | list[ContentPart]
     name: str | None = None
 
     @model_validator(mode="before")

@@ -48,23 +48,14 @@ class Service:
         failure: what ended the decode thread, if it did not end as asked.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        notifier: Notifier | None = None,
-        stuck_seconds: float = STUCK_SECONDS,
-        load: Callable[[Settings], Engine] | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
         self.engine: Engine | None = None
         self.scheduler: Scheduler | None = None
         self.failure: BaseException | None = None
         self.started_at = datetime.now(UTC)
-        self.notifier = notifier if notifier is not None else Notifier()
-        self._stuck_seconds = stuck_seconds
-        self._load = load or _load
+        self.notifier = Notifier()
         self._ended: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
 
@@ -98,7 +89,7 @@ class Service:
             return False, None
         age = self.scheduler.heartbeat_age()
         alive = self._thread.is_alive() and self.failure is None
-        return alive and age < self._stuck_seconds, age
+        return alive and age < STUCK_SECONDS, age
 
     def speculation(self, asked: DDTree | None) -> Speculation:
         """Return how a request speculates: as it asks, else as the server does.
@@ -128,7 +119,10 @@ class Service:
     def _run(self) -> None:
         try:
             self.notifier.status("loading the model")
-            engine = self._load(self.settings)
+            settings = self.settings
+            engine = load_engine(
+                settings.model, settings.drafter, device=settings.device, dtype=settings.dtype
+            )
             scheduler = self._prepare(engine)
             self.engine, self.scheduler = engine, scheduler
             status = self._announce(engine)
@@ -188,12 +182,6 @@ class Service:
         log.info("model: %s, pid %d", ours.served_model_name, os.getpid())
         log.info("%s", text)
         return text
-
-
-def _load(settings: Settings) -> Engine:
-    return load_engine(
-        settings.model, settings.drafter, device=settings.device, dtype=settings.dtype
-    )
 
 
 def _context(engine: Engine, asked: int | None) -> int:
