@@ -116,21 +116,26 @@ class Execution:
     def _mark_good(self) -> None:
         session, slot, candidate = self.session, self.place.slot_name, self._wanted
         generations.mark(session, slot, candidate.number, "good")
-        generations.end_swap(session, slot)
+        generations.remove(session, session.layout.stopped(slot))
         self._boot(slot, candidate.unit)
+        generations.end_swap(session, slot)
 
     def _mark_stopped(self) -> None:
         session, slot = self.session, self.place.slot_name
         session.host.put(session.layout.stopped(slot), b"{}")
-        generations.remove(session, session.layout.swap(slot))
         self._boot(slot, None)
+        generations.end_swap(session, slot)
 
     def _boot(self, slot: str, unit: str | None) -> None:
         """Start `unit` at boot and no other unit of the slot."""
         session, supervisor = self.session, self.session.supervisor
-        for name in slot_units(slot):
-            if name != unit and session.host.read(session.layout.unit(name)) is not None:
-                session.host.run(supervisor.disable(name), deadline=COMMAND_DEADLINE)
+        others = [
+            name
+            for name in slot_units(slot)
+            if name != unit and session.host.read(session.layout.unit(name)) is not None
+        ]
+        if others:
+            session.host.run(supervisor.disable(others), deadline=COMMAND_DEADLINE)
         if unit:
             enabled = session.host.run(supervisor.enable(unit), deadline=COMMAND_DEADLINE)
             check(enabled, f"unit `{unit}` cannot be enabled")

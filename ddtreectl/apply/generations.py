@@ -75,8 +75,8 @@ def begin_swap(
 
 
 def end_swap(session: Session, slot: str) -> None:
-    """Note that no swap is in progress, and that the slot is meant to run."""
-    remove(session, session.layout.swap(slot), session.layout.stopped(slot))
+    """Note that no swap is in progress."""
+    remove(session, session.layout.swap(slot))
 
 
 def remove(session: Session, *paths: str) -> None:

@@ -80,6 +80,9 @@ class Check:
             self.session.report.detail(str(self.answer)[:120])
             time.sleep(POLL)
         self.answer = self._ask([Request(f"{base}/server_info", 10.0)], 20.0)[0]
+        if not self.answer.ok:
+            self._still_runs(self.session.look())
+            raise StepError("the service does not say what it runs", cause=str(self.answer))
         info = self.answer.content
         wanted: dict[str, object] = {"mode": self.service.mode.value}
         if self.service.mode is Mode.TREE:
@@ -115,6 +118,7 @@ class Check:
         for answer in self._ask(requests, 2 * SMOKE_TIMEOUT + 10.0):
             self.answer = answer
             if not answer.ok:
+                self._still_runs(self.session.look())
                 raise StepError("the service does not generate", cause=str(answer))
             texts.append(_text(answer))
         if not texts[0]:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ddtreectl.apply.lock import stale
 from ddtreectl.cli import output
 from ddtreectl.cli.context import Json, context
 from ddtreectl.errors import DdtreectlError, ExitCode, UnreachableError
@@ -41,7 +42,9 @@ def status(
         except DdtreectlError as failure:
             unreachable[name] = f"{failure.message} {failure.cause}".strip()
         else:
-            reached.append(host_status(name, session.entry, facts, time.time()))
+            lock = facts.records.lock
+            locked = lock is not None and not stale(lock, session.operator)
+            reached.append(host_status(name, session.entry, facts, now=time.time(), locked=locked))
     if as_json:
         output.document(output.status_document(reached, unreachable))
     else:
@@ -53,5 +56,5 @@ def _code(reached: list[HostStatus], unreachable: dict[str, str]) -> ExitCode:
     if unreachable:
         return ExitCode.PARTIAL if reached else ExitCode.UNREACHABLE
     wrong = any(s.health not in FINE for host in reached for s in host.services)
-    unfinished = any(host.interrupted and not host.lock for host in reached)
+    unfinished = any(host.interrupted for host in reached)
     return ExitCode.FAILED if wrong or unfinished else ExitCode.DONE

@@ -78,7 +78,7 @@ class HostStatus:
         supervisor: what runs units there, or None where nothing does.
         restarts_services: whether it restarts a service that ends.
         lock: who works on the host, or None.
-        interrupted: unfinished swaps, in words.
+        interrupted: swaps that nobody works on any more, in words.
         empty_slots: slots that have never served.
         services: the services.
     """
@@ -92,8 +92,18 @@ class HostStatus:
     services: tuple[ServiceStatus, ...]
 
 
-def host_status(name: str, entry: HostEntry, facts: HostFacts, now: float) -> HostStatus:
-    """What `facts` mean; `now` is the time in seconds since the epoch."""
+def host_status(
+    name: str, entry: HostEntry, facts: HostFacts, *, now: float, locked: bool
+) -> HostStatus:
+    """What `facts` mean.
+
+    Args:
+        name: the host.
+        entry: its entry in the inventory.
+        facts: what was found.
+        now: the time in seconds since the epoch.
+        locked: whether someone works under the host's lock.
+    """
     services, empty = [], []
     for slot_name, slot in entry.slots.items():
         place = Place(name, entry, slot_name, slot)
@@ -107,10 +117,11 @@ def host_status(name: str, entry: HostEntry, facts: HostFacts, now: float) -> Ho
         host=name,
         supervisor="systemd" if facts.systemd else without,
         restarts_services=facts.systemd,
-        lock=str(facts.records.lock) if facts.records.lock else None,
+        lock=str(facts.records.lock) if facts.records.lock and locked else None,
         interrupted=tuple(
             f"the swap of `{s.slot}` to generation {s.to}, begun by {s.owner} at {s.since}"
             for s in facts.records.swaps
+            if not locked
         ),
         empty_slots=tuple(empty),
         services=tuple(services),

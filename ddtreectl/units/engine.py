@@ -2,7 +2,7 @@
 
 from ddtreectl.inventory.service import ServiceSpec
 
-DRAIN_MARGIN = 10
+DRAIN_MARGIN = 5
 """Seconds between the end of the engine's drain and the end of systemd's patience."""
 
 

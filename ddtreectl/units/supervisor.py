@@ -47,8 +47,8 @@ class Supervisor(Protocol):
         """Start the unit at boot."""
         ...
 
-    def disable(self, unit: str) -> list[str]:
-        """Do not start the unit at boot."""
+    def disable(self, units: Sequence[str]) -> list[str]:
+        """Do not start the units at boot."""
         ...
 
     def reset_failed(self, unit: str) -> list[str]:
@@ -97,9 +97,9 @@ class Systemd:
         """See `Supervisor`."""
         return ["systemctl", "enable", "--quiet", unit]
 
-    def disable(self, unit: str) -> list[str]:
+    def disable(self, units: Sequence[str]) -> list[str]:
         """See `Supervisor`."""
-        return ["systemctl", "disable", "--quiet", unit]
+        return ["systemctl", "disable", "--quiet", *units]
 
     def reset_failed(self, unit: str) -> list[str]:
         """See `Supervisor`; a unit that has not failed is no error."""
@@ -164,9 +164,9 @@ class Replacement:
         """See `Supervisor`."""
         return self._command("enable", unit)
 
-    def disable(self, unit: str) -> list[str]:
+    def disable(self, units: Sequence[str]) -> list[str]:
         """See `Supervisor`."""
-        return self._command("disable", unit)
+        return self._command("disable", *units)
 
     def reset_failed(self, unit: str) -> list[str]:
         """See `Supervisor`."""

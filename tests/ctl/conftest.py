@@ -1,175 +1,39 @@
-"""A host of one's own in a temporary folder, and a command line to drive it."""
+"""Fixtures for tests of ddtreectl."""
 
-import json
 import os
-import shutil
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from ddtreectl.env.lock import EnvironmentLock
-from ddtreectl.env.wheel import engine_wheel
-from ddtreectl.facts import python as python_fact
-from ddtreectl.facts.output import Output
-from ddtreectl.inventory.layout import slot_units
-
-from ddtreectl import bundle  # isort: skip
-
-DATA = Path(__file__).parent / "data"
-REPOSITORY = Path(__file__).parents[2]
+from ddtreectl.env.wheel import VARIABLE, engine_wheel
+from tests.ctl.machine import Machine, free_port
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@pytest.fixture(scope="session", autouse=True)
+def one_engine_wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Build the engine's wheel once, so that all tests and the processes they start agree on it."""
+    wheel = engine_wheel()
+    path = tmp_path_factory.mktemp("wheel") / wheel.name
+    path.write_bytes(wheel.content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, str(path))
+        yield
 
 
-@dataclass
-class Machine:
-    """Host `local` with everything that it keeps in a temporary folder.
-
-    Attributes:
-        folder: stands for `/`: units, logs and state are in it.
-        port: the port of its one slot, `cpu7`.
-        inventory: its inventory file.
-    """
-
-    folder: Path
-    port: int
-    inventory: Path
-    start_timeout: int = 20
-    environments: Path | None = None
-    processes: list["subprocess.Popen[str]"] = field(default_factory=list)
-
-    @property
-    def root(self) -> Path:
-        return self.folder / "var/lib/ddtree"
-
-    def write_inventory(self) -> None:
-        environments = self.environments or self.root / "environments"
-        self.inventory.write_text(
-            "hosts:\n"
-            "  local:\n"
-            "    connection: local\n"
-            f"    root: {self.root}\n"
-            f"    environments: {environments}\n"
-            f"    unit_dir: {self.folder}/etc/systemd/system\n"
-            "    slots:\n"
-            f"      cpu7: {{device: cpu, port: {self.port}, "
-            f"service: {{start_timeout: {self.start_timeout}, stop_timeout: 2}}}}\n"
-        )
-
-    def command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "ddtreectl", "--inventory", str(self.inventory), *words]
-
-    def run(self, *words: str, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            self.command(*words), capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY
-        )
-
-    def begin(self, *words: str) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            self.command(*words),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=REPOSITORY,
-        )
-        self.processes.append(process)
-        return process
-
-    def deploy(self, mode: str, *words: str) -> "subprocess.CompletedProcess[str]":
-        return self.run("deploy", "local", "--mode", mode, *words)
-
-    def status(self) -> dict[str, object]:
-        done = self.run("status", "--json")
-        found = json.loads(done.stdout)
-        assert isinstance(found, dict)
-        return found
-
-    def service(self) -> dict[str, object]:
-        services = self.status()["services"]
-        assert isinstance(services, list)
-        assert len(services) == 1
-        service = services[0]
-        assert isinstance(service, dict)
-        return service
-
-    def model(self, name: str, *faults: str) -> list[str]:
-        """The options that deploy a model folder whose engine has `faults`."""
-        folder = self.folder / "models" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text("{}")
-        (folder / "faults").write_text("\n".join(faults))
-        return ["--model", str(folder), "--drafter", str(folder)]
-
-    def install_contract_engine(self) -> None:
-        """Put a finished environment where ddtreectl looks for it, with the stand-in engine."""
-        environment = self.root / "environments" / environment_name()
-        (environment / "bin").mkdir(parents=True)
-        engine = environment / "bin" / "ddtree-engine"
-        script = (DATA / "contract_engine.py").read_text()
-        engine.write_text(f"#!{sys.executable}\n{script}")
-        engine.chmod(0o755)
-        (environment / "environment.json").write_text('{"name": "stand-in"}')
-
-    def close(self) -> None:
-        for process in self.processes:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
-        for unit in slot_units("cpu7"):
-            subprocess.run(
-                [
-                    *("env", "-i", "PATH=/usr/bin:/bin", "HOME=/root", sys.executable),
-                    *("-m", "systemctl2.systemctl", f"--root={self.folder}", "stop", unit),
-                ],
-                capture_output=True,
-                timeout=60,
-                check=False,
-            )
-        for path in Path("/proc").glob("[0-9]*"):
-            kill_if_of(path, self.folder)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def kill_if_of(path: Path, folder: Path) -> None:
-    """Kill a process that carries the mark of a generation below `folder`."""
-    try:
-        marked = f"DDTREE_GENERATION={folder}/".encode() in (path / "environ").read_bytes()
-    except OSError:
-        return
-    if marked:
-        os.kill(int(path.name), 9)
-
-
-def environment_name() -> str:
-    """The name of the environment that this checkout deploys to this machine."""
-    asked = subprocess.run(
-        ["sh", "-c", python_fact.command(sys.executable)], capture_output=True, text=True
-    )
-    interpreter = python_fact.parse(Output(asked.returncode, asked.stdout))
-    assert interpreter is not None
-    constraints = bundle.constraints().read_text()
-    return EnvironmentLock.for_python(interpreter, engine_wheel(), constraints).name
+def new_machine(folder: Path) -> Machine:
+    if os.geteuid() != 0:
+        pytest.skip("starts services through docker-systemctl-replacement, as root")
+    (folder / "host").mkdir(parents=True)
+    machine = Machine(folder / "host", free_port(), folder / "inventory.yaml")
+    machine.write_inventory()
+    return machine
 
 
 @pytest.fixture
 def bare_machine(tmp_path: Path) -> Iterator[Machine]:
     """A machine on which nothing was ever deployed and no environment is built."""
-    if os.geteuid() != 0:
-        pytest.skip("starts services through docker-systemctl-replacement, as root")
-    folder = tmp_path / "host"
-    folder.mkdir()
-    machine = Machine(folder, free_port(), tmp_path / "inventory.yaml")
-    machine.write_inventory()
+    machine = new_machine(tmp_path)
     yield machine
     machine.close()
 
@@ -179,3 +43,37 @@ def machine(bare_machine: Machine) -> Machine:
     """A machine whose environment is the stand-in engine."""
     bare_machine.install_contract_engine()
     return bare_machine
+
+
+@pytest.fixture(scope="module")
+def kept_machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Machine]]:
+    """Machines that tests of a module hand on to each other."""
+    machines: list[Machine] = []
+    yield machines
+    for machine in machines:
+        machine.close()
+
+
+@pytest.fixture
+def serving(kept_machines: list[Machine], tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """A machine that serves tree with budget 16, as generation 1.
+
+    Tests of failed deploys end as they began, so that they can share a machine; where one did not,
+    the next gets a new one.
+    """
+    if kept_machines:
+        machine = kept_machines[-1]
+        machine.start_timeout = Machine.start_timeout
+        machine.write_inventory()
+        services = machine.status()["services"]
+        if isinstance(services, list) and (services[0]["generation"], services[0]["health"]) == (
+            1,
+            "healthy",
+        ):
+            return machine
+    machine = new_machine(tmp_path_factory.mktemp("machine"))
+    kept_machines.append(machine)
+    machine.install_contract_engine()
+    done = machine.deploy("tree", "--budget", "16")
+    assert done.returncode == 0, done.stderr
+    return machine

@@ -2,7 +2,8 @@
 
 It stands in for `ddtree-engine` where a test is about ddtreectl and not about the engine. What it
 breaks is said by a file named `faults` in its model folder, one word a line:
-exit, exit-zero, never-ready, wrong-text, wrong-mode, no-listen, die-after-ready, bad-model, stubborn.
+exit, exit-zero, never-ready, wrong-text, wrong-mode, no-listen, die-after-ready, bad-model,
+stubborn.
 """
 
 import argparse
@@ -104,7 +105,7 @@ def run(arguments: argparse.Namespace, faults: set[str]) -> int:
             text = "return a" if "wrong-text" in faults and used != "ar" else "return b"
             self.answer(200, {"choices": [{"text": text}], "ddtree": {"mode": used}})
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, *args: object) -> None:
             pass
 
     server = ThreadingHTTPServer((arguments.host, arguments.port), Handler)
