@@ -127,6 +127,7 @@ def _training(facts: Facts) -> list[str]:
     stride = max(1, -(-len(history) // CURVE_ROWS))
     rows = [entry for i, entry in enumerate(history) if (len(history) - 1 - i) % stride == 0]
     names = [name for name in rows[-1] if name not in _NOT_CURVES]
+    taus = any(name.startswith("tau_") for name in names)
     runs = "one run" if facts["runs"] == 1 else f"{facts['runs']} runs, each resuming the last"
     return [
         (
@@ -145,7 +146,11 @@ def _training(facts: Facts) -> list[str]:
             ["step", *(name.replace("_", " ") for name in names)],
             [[f"{entry['step']:,}", *(f"{entry[n]:.3f}" for n in names)] for entry in rows],
         ),
-        "`loss` and what follows it are on held-out modules, losses in nats a token.",
+        _paragraph(
+            "`loss` and what follows it are on held-out modules, losses in nats a token (the "
+            "drafter's weighted over a block)."
+            + (" Acceptance lengths before the last row are over fewer prompts." if taus else "")
+        ),
     ]
 
 
