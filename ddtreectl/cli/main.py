@@ -10,7 +10,7 @@ import typer
 
 from ddtreectl import __version__
 from ddtreectl.apply.interrupts import InterruptedByOperatorError
-from ddtreectl.cli import deploy, inventory, logs, render, status, stop
+from ddtreectl.cli import demo, deploy, inventory, logs, render, status, stop
 from ddtreectl.cli.context import Context
 from ddtreectl.cli.output import error, stderr
 from ddtreectl.errors import DdtreectlError, ExitCode
@@ -68,6 +68,7 @@ app.command("status")(_exiting(status.status))
 app.command("rollback")(_exiting(deploy.rollback))
 app.command("stop")(_exiting(stop.stop))
 app.command("logs")(_exiting(logs.logs))
+app.command("demo")(_exiting(demo.demo))
 app.command("render")(_exiting(render.render))
 inventories = typer.Typer(help="Look at the inventory.", no_args_is_help=True)
 inventories.command("check")(_exiting(inventory.check))
