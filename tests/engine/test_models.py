@@ -11,6 +11,7 @@ from ddtree_engine.cache import TargetCache
 from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.ops.drafter_attention import naive
 from ddtree_engine.target import TargetModel
+from ddtree_engine.training.blocks import BlockAttention, forward_blocks
 from ddtree_engine.tree import DraftTree, chain
 from ddtree_engine.tree_batch import TreeBatch
 from tests.engine.conftest import VOCAB, drafter_config, randomize
@@ -92,7 +93,7 @@ def test_verify_only_reads_the_cache(target: TargetModel) -> None:
 def block_by_block(
     drafter: DrafterModel, features: Tensor, anchors: Tensor, blocks: Tensor
 ) -> Tensor:
-    """`forward_training` one block at a time, through the path that decoding takes."""
+    """One block at a time, through the path that decoding takes."""
     B, A = anchors.shape
     T = features.shape[1]
     positions = torch.arange(T).expand(B, T)
@@ -122,7 +123,7 @@ def test_training_drafts_what_decoding_drafts(causal_sliding: bool) -> None:
     anchors = torch.tensor([[1, 5, 19], [3, 12, 13]])
     blocks = torch.randn(2, 3, 6, 24, generator=generator)
     torch.testing.assert_close(
-        drafter.forward_training(features, anchors, blocks),
+        forward_blocks(drafter, features, anchors, blocks, BlockAttention()),
         block_by_block(drafter, features, anchors, blocks),
         **CLOSE,
     )
@@ -139,7 +140,7 @@ def test_the_drafter_as_a_loop_over_visible_pairs(drafter: DrafterModel) -> None
     keys, values = drafter.context(features, torch.arange(n)[None])
     found = drafter.draft(block, keys, values, torch.tensor([n]))[0]
 
-    rope = drafter._rope(torch.arange(n, n + M)[None])
+    rope = drafter.rope(torch.arange(n, n + M)[None])
     x = block
     for index, kind in enumerate(config.layer_types):
         layer = drafter.layers[index]

@@ -13,7 +13,7 @@ from ddtree_engine.drafter.model import DrafterModel
 from ddtree_engine.target import TargetModel
 from ddtree_engine.training.acceptance import acceptance_lengths
 from ddtree_engine.training.batches import Windows
-from ddtree_engine.training.blocks import BlockAttention, forward_blocks
+from ddtree_engine.training.blocks import BlockAttention
 from ddtree_engine.training.configs import SHAPES, drafter_config, target_config, write_config
 from ddtree_engine.training.drafter import block_embeddings, draft_blocks
 from ddtree_engine.training.generate import Decoding, continue_prompts, generate_corpus
@@ -85,21 +85,6 @@ def test_generated_sequences_begin_with_the_corpus(target: TargetModel) -> None:
     assert rows.shape == (7, 20)
     for row, length in zip(rows, [5, 5, 5, 8, 8, 8, 5], strict=True):
         assert torch.equal(row[:length], torch.arange(int(row[0]), int(row[0]) + length).int())
-
-
-def test_blocks_equal_the_drafters_own_training_form(
-    target: TargetModel, drafter: DrafterModel
-) -> None:
-    generator = torch.Generator().manual_seed(5)
-    tokens = torch.randint(VOCAB, (2, 70), generator=generator)
-    anchors = torch.randint(1, 69, (2, 6), generator=generator)
-    _, features = target.forward_sequence(tokens, drafter.config.target_layer_ids)
-    assert features is not None
-    blocks = block_embeddings(target, drafter.config, tokens.gather(1, anchors))
-    ours = forward_blocks(drafter, features, anchors, blocks, BlockAttention())
-    torch.testing.assert_close(
-        ours, drafter.forward_training(features, anchors, blocks), atol=1e-5, rtol=0
-    )
 
 
 def test_slot_zero_of_a_block_is_the_anchor(target: TargetModel, drafter: DrafterModel) -> None:

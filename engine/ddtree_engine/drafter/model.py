@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ddtree_engine.config import DrafterConfig
 from ddtree_engine.mlp import GatedMLP
@@ -62,23 +61,6 @@ class DrafterAttention(nn.Module):
         result: Tensor = self.o_proj(out.flatten(2))
         return result
 
-    def forward_blocks(self, x: Tensor, rope: Rope, context: Rope, mask: Tensor) -> Tensor:
-        """Attend from the rows `x` [B, Q, H] of many blocks to `context` and to those rows.
-
-        `mask` [B, Q, T + Q] says who sees whom; see `DrafterModel.forward_training`.
-        """
-        k, v = self.keys_values(x, rope)
-        out = F.scaled_dot_product_attention(
-            self.queries(x, rope).transpose(1, 2),
-            torch.cat([context[0], k], dim=1).transpose(1, 2),
-            torch.cat([context[1], v], dim=1).transpose(1, 2),
-            attn_mask=mask[:, None],
-            scale=self.head_dim**-0.5,
-            enable_gqa=True,
-        )
-        result: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
-        return result
-
 
 class DrafterLayer(nn.Module):
     """Attention and MLP; `input_layernorm` is for block rows only, never for features."""
@@ -105,7 +87,7 @@ class DrafterModel(nn.Module):
             DrafterLayer(config, kind == "sliding_attention") for kind in config.layer_types
         )
         self.norm = RMSNorm(H, eps, zero_centered=False)
-        self._rope = RotaryEmbedding(config.head_dim, config.rope_theta)
+        self.rope = RotaryEmbedding(config.head_dim, config.rope_theta)
 
     def block_tokens(self, anchors: Tensor) -> Tensor:
         """Token ids [B, block] of the block at each anchor [B]: the anchor, then masks."""
@@ -123,8 +105,8 @@ class DrafterModel(nn.Module):
             positions: [B, T] int64, absolute.
         """
         x = self.hidden_norm(self.fc(features))
-        rope = self._rope(positions)
-        pairs = [layer.self_attn.keys_values(x, rope) for layer in self._layers()]
+        rope = self.rope(positions)
+        pairs = [layer.self_attn.keys_values(x, rope) for layer in self.decoder_layers()]
         return torch.stack([k for k, _ in pairs]), torch.stack([v for _, v in pairs])
 
     def draft(self, block: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
@@ -141,9 +123,9 @@ class DrafterModel(nn.Module):
             s.
         """
         offsets = torch.arange(block.shape[1], device=block.device)
-        rope = self._rope(lengths[:, None] + offsets)
+        rope = self.rope(lengths[:, None] + offsets)
         x = block
-        for index, layer in enumerate(self._layers()):
+        for index, layer in enumerate(self.decoder_layers()):
             x = x + layer.self_attn(
                 layer.input_layernorm(x), rope, (keys[index], values[index]), lengths
             )
@@ -151,61 +133,6 @@ class DrafterModel(nn.Module):
         drafted: Tensor = self.norm(x[:, 1:])
         return drafted
 
-    def forward_training(self, features: Tensor, anchors: Tensor, blocks: Tensor) -> Tensor:
-        """Fill many blocks of each sequence at once; differentiable.
-
-        Every block sees the context strictly before its anchor and its own rows, by the same rules
-        as
-        `draft`, and nothing of the other blocks.
-
-        Args:
-            features: [B, T, F*H] of the target over whole sequences.
-            anchors: [B, A] int64, position of each block's anchor, > 0.
-            blocks: [B, A, block, H] embeddings of the blocks.
-
-        Returns:
-            [B, A, block-1, H] normed.
-        """
-        B, A, M, H = blocks.shape
-        T = features.shape[1]
-        device = features.device
-        keys, values = self.context(features, torch.arange(T, device=device).expand(B, T))
-        positions = (anchors[:, :, None] + torch.arange(M, device=device)).flatten(1)  # [B, A*M]
-        rope = self._rope(positions)
-        full = self._training_mask(anchors, T, M, causal=False, window=None)
-        config = self.config
-        sliding = full
-        if "sliding_attention" in config.layer_types:
-            sliding = self._training_mask(
-                anchors, T, M, causal=config.causal_sliding, window=config.sliding_window
-            )
-        x = blocks.flatten(1, 2)
-        for index, (kind, layer) in enumerate(zip(config.layer_types, self._layers(), strict=True)):
-            mask = full if kind == "full_attention" else sliding
-            context = (keys[index], values[index])
-            x = x + layer.self_attn.forward_blocks(layer.input_layernorm(x), rope, context, mask)
-            x = x + layer.mlp(layer.post_attention_layernorm(x))
-        drafted: Tensor = self.norm(x.view(B, A, M, H)[:, :, 1:])
-        return drafted
-
-    @staticmethod
-    def _training_mask(
-        anchors: Tensor, T: int, M: int, *, causal: bool, window: int | None
-    ) -> Tensor:
-        """[B, A*M, T + A*M] bool: the context before the anchor, then the rows of all blocks."""
-        B, A = anchors.shape
-        device = anchors.device
-        anchor = anchors.repeat_interleave(M, dim=1)[:, :, None]  # [B, A*M, 1]
-        offset = torch.arange(M, device=device).repeat(A)
-        position = torch.arange(T, device=device)
-        context = position < anchor
-        if window is not None:
-            context = context & (position >= anchor + offset[:, None] - (window - 1))
-        owner = torch.arange(A, device=device).repeat_interleave(M)
-        block = owner[:, None] == owner
-        if causal:
-            block = block & (offset <= offset[:, None])
-        return torch.cat([context, block.expand(B, A * M, A * M)], dim=2)
-
-    def _layers(self) -> list[DrafterLayer]:
+    def decoder_layers(self) -> list[DrafterLayer]:
+        """The layers in order, with their type."""
         return [layer for layer in self.layers if isinstance(layer, DrafterLayer)]

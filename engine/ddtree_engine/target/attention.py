@@ -33,9 +33,10 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(d, config.rms_norm_eps, zero_centered=zero_centered)
         self.k_norm = RMSNorm(d, config.rms_norm_eps, zero_centered=zero_centered)
 
-    def _project(
+    def project(
         self, x: Tensor, rope: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Return rotated queries and keys, values, and the gate: [B, N, heads, d] each."""
         B, N, _ = x.shape
         query, gate = self.q_proj(x).view(B, N, self.num_heads, -1), None
         if self.gated:
@@ -45,7 +46,8 @@ class Attention(nn.Module):
         v = self.v_proj(x).view(B, N, -1, self.head_dim)
         return q, k, v, gate
 
-    def _finish(self, out: Tensor, gate: Tensor | None) -> Tensor:
+    def finish(self, out: Tensor, gate: Tensor | None) -> Tensor:
+        """Gate and project the heads' outputs [B, N, HQ, d] to [B, N, H]."""
         if gate is not None:
             out = out * torch.sigmoid(gate)
         result: Tensor = self.o_proj(out.flatten(2))
@@ -61,15 +63,15 @@ class Attention(nn.Module):
         stash: Stash,
     ) -> Tensor:
         """Attend from tree nodes `x` [B, N, H] to the prefix [B, T, HKV, d] and their ancestors."""
-        q, k, v, gate = self._project(x, rope)
+        q, k, v, gate = self.project(x, rope)
         stash.attention_keys.append(k)
         stash.attention_values.append(v)
         out = tree_attention(q, *prefix, lengths, k, v, ancestors, self.head_dim**-0.5)
-        return self._finish(out, gate)
+        return self.finish(out, gate)
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
         """Causal attention over whole sequences `x` [B, T, H]."""
-        q, k, v, gate = self._project(x, rope)
+        q, k, v, gate = self.project(x, rope)
         out = F.scaled_dot_product_attention(
             q.transpose(1, 2),
             k.transpose(1, 2),
@@ -78,4 +80,4 @@ class Attention(nn.Module):
             scale=self.head_dim**-0.5,
             enable_gqa=True,
         )
-        return self._finish(out.transpose(1, 2), gate)
+        return self.finish(out.transpose(1, 2), gate)

@@ -34,7 +34,8 @@ class GatedDeltaNet(nn.Module):
         self.norm = RMSNorm(linear.value_head_dim, eps, zero_centered=False)
         self.out_proj = nn.Linear(linear.value_dim, hidden_size, bias=False)
 
-    def _split(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def split_heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys (both l2-normalised, queries scaled) and values of `mixed` [B, N, C]."""
         B, N, _ = mixed.shape
         linear = self.linear
         q, k, v = torch.split(mixed, [linear.key_dim, linear.key_dim, linear.value_dim], dim=-1)
@@ -42,12 +43,14 @@ class GatedDeltaNet(nn.Module):
         k = l2_normalize(k.view(B, N, -1, linear.key_head_dim))
         return q, k, v.view(B, N, -1, linear.value_head_dim).to(k.dtype)
 
-    def _gates(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def gates(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Log decays and write strengths [B, N, HV] of `x` [B, N, H]."""
         a = self.in_proj_a(x).to(dtype)
         g = -self.A_log.to(dtype).exp() * F.softplus(a + self.dt_bias.to(dtype))
         return g, torch.sigmoid(self.in_proj_b(x)).to(dtype)
 
-    def _finish(self, out: Tensor, x: Tensor) -> Tensor:
+    def finish(self, out: Tensor, x: Tensor) -> Tensor:
+        """Norm, gate by `x` [B, N, H] and project the outputs [B, N, HV, dv] to [B, N, H]."""
         z = self.in_proj_z(x).view(out.shape)
         gated = self.norm(out) * F.silu(z.to(out.dtype))
         result: Tensor = self.out_proj(gated.to(x.dtype).flatten(2))
@@ -64,14 +67,14 @@ class GatedDeltaNet(nn.Module):
     ) -> Tensor:
         """Outputs at tree nodes `x` [B, N, H]; the committed `tail` and `state` are only read."""
         inputs = self.in_proj_qkv(x)
-        q, k, v = self._split(tree_conv(inputs, tail, taps, self.conv1d.weight[:, 0]))
-        g, beta = self._gates(x, k.dtype)
+        q, k, v = self.split_heads(tree_conv(inputs, tail, taps, self.conv1d.weight[:, 0]))
+        g, beta = self.gates(x, k.dtype)
         stash.conv_inputs.append(inputs)
         stash.keys.append(k)
         stash.values.append(v)
         stash.log_decays.append(g)
         stash.strengths.append(beta)
-        return self._finish(tree_gdn(q, k, v, g, beta, state, ancestors), x)
+        return self.finish(tree_gdn(q, k, v, g, beta, state, ancestors), x)
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs over whole sequences `x` [B, T, H], from an empty state."""
@@ -80,7 +83,7 @@ class GatedDeltaNet(nn.Module):
         mixed = F.conv1d(
             F.pad(inputs, (K - 1, 0)), self.conv1d.weight, groups=self.linear.conv_dim
         )[..., :T]
-        q, k, v = self._split(F.silu(mixed).transpose(1, 2))
-        g, beta = self._gates(x, k.dtype)
+        q, k, v = self.split_heads(F.silu(mixed).transpose(1, 2))
+        g, beta = self.gates(x, k.dtype)
         out, _ = chunk_gdn(q, k, v, g, beta, None)
-        return self._finish(out, x)
+        return self.finish(out, x)

@@ -68,7 +68,7 @@ class TargetModel(nn.Module):
         self.lm_head: nn.Linear | None = None
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self._rope = RotaryEmbedding(config.rotary_dim, config.rope_theta)
+        self.rope = RotaryEmbedding(config.rotary_dim, config.rope_theta)
 
     @property
     def conv_kernel(self) -> int:
@@ -104,7 +104,7 @@ class TargetModel(nn.Module):
         committed = cache.lengths[rows]
         lengths = torch.tensor(committed, device=device)
         T = max(committed)
-        rope = self._rope(lengths[:, None] + batch.depths)
+        rope = self.rope(lengths[:, None] + batch.depths)
         stash, features = Stash(), []
         x = self.embed(batch.tokens)
         recurrent = full = 0
@@ -149,7 +149,7 @@ class TargetModel(nn.Module):
             Normed hidden states [B, T, H], and features [B, T, F*H] or None.
         """
         positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
-        rope = self._rope(positions)
+        rope = self.rope(positions)
         features = []
         x = self.embed(tokens)
         for index, layer in enumerate(self.layers):

@@ -1,9 +1,8 @@
-"""Many DFlash blocks a sequence at once, without the attention between blocks.
+"""Many DFlash blocks of a sequence at once.
 
-``DrafterModel.forward_training`` is the specification: one attention over the context and the rows
-of all blocks, almost all of it masked. Here a block's rows meet the context and their own block
-alone: with ``A`` blocks of ``M`` rows over ``T`` tokens that is ``A M (T + M)`` scores in place of
-``A M (T + A M)``.
+Every block sees the context strictly before its anchor and its own rows, by the rules of
+``DrafterModel.draft``, and nothing of the other blocks: ``A`` blocks of ``M`` rows over ``T``
+tokens are ``A M (T + M)`` scores.
 """
 
 from __future__ import annotations
@@ -69,18 +68,29 @@ def forward_blocks(
     blocks: Tensor,
     attention: BlockAttention,
 ) -> Tensor:
-    """Equals ``model.forward_training(features, anchors, blocks)``: ``[B, A, block - 1, H]``."""
+    """Fills many blocks of each sequence, differentiable; each as ``model.draft`` would.
+
+    Args:
+        model: the drafter.
+        features: ``[B, T, F*H]`` of the target over whole sequences.
+        anchors: ``[B, A]`` int64, position of each block's anchor, above 0.
+        blocks: ``[B, A, M, H]`` embeddings of the blocks.
+        attention: a module, so that it can be compiled.
+
+    Returns:
+        ``[B, A, M - 1, H]`` normed; row s - 1 of a block predicts anchor position + s.
+    """
     B, A, M, H = blocks.shape
     T = features.shape[1]
     device = features.device
     keys, values = model.context(features, torch.arange(T, device=device).expand(B, T))
     offset = torch.arange(M, device=device)
-    rope = model._rope((anchors[:, :, None] + offset).flatten(1))
+    rope = model.rope((anchors[:, :, None] + offset).flatten(1))
     positions = torch.arange(T, device=device)
     before = (positions < anchors[..., None])[:, :, None].expand(B, A, M, T)
     everywhere = torch.ones(M, M, dtype=torch.bool, device=device)
     x = blocks.flatten(1, 2)
-    for index, layer in enumerate(model._layers()):
+    for index, layer in enumerate(model.decoder_layers()):
         part: DrafterAttention = layer.self_attn
         visible = before
         if part.window is not None:

@@ -40,7 +40,10 @@ def model_card(
             "The weights are under this repository's licence (Apache-2.0). The training text and "
             "the excerpts in `prompts.jsonl` are from the Python standard library, under the PSF "
             "License Version 2. What so small a model writes is often repetitive and then easy to "
-            "draft: the acceptance lengths here say nothing about those of a large model."
+            "draft: the acceptance lengths here say nothing about those of a large model. A line "
+            "break and the indentation after it are one token, so a prompt that ends with a line "
+            "break looks to the target like the end of a file, and it stops: end a prompt inside "
+            "a line. Positions past 1,024 tokens were not trained."
         ),
     ]
     return "\n\n".join(sections) + "\n"

@@ -61,7 +61,7 @@ class LockstepDecoder:
             raise ValueError(f"the rows are already {self.max_length} tokens long")
         x = self.model.embed(tokens[:, None])
         position = torch.full((1, 1), self.length, device=tokens.device)
-        rope = self.model._rope(position)
+        rope = self.model.rope(position)
         for index, layer in enumerate(self.model.layers):
             assert isinstance(layer, DecoderLayer), "the model builds its own layers"
             normed = layer.input_layernorm(x)
@@ -80,8 +80,8 @@ class LockstepDecoder:
         self._tails[index] = window[:, 1:]
         taps = layer.conv1d.weight[:, 0].T  # [K, C]
         mixed = functional.silu((window * taps).sum(dim=1, keepdim=True))
-        q, k, v = layer._split(mixed)
-        g, beta = layer._gates(x, k.dtype)
+        q, k, v = layer.split_heads(mixed)
+        g, beta = layer.gates(x, k.dtype)
         group = v.shape[2] // k.shape[2]
         q, k = (y[:, 0].repeat_interleave(group, dim=1) for y in (q, k))  # [rows, HV, dk]
         state = self._states[index]
@@ -90,12 +90,12 @@ class LockstepDecoder:
         delta = beta[:, 0, :, None] * (v[:, 0] - recalled)
         state += k[..., None] * delta[:, :, None]
         out = (q[:, :, None] @ state)[:, :, 0]
-        return layer._finish(out[:, None], x)
+        return layer.finish(out[:, None], x)
 
     def _attend(
         self, layer: Attention, x: Tensor, rope: tuple[Tensor, Tensor], index: int
     ) -> Tensor:
-        q, k, v, gate = layer._project(x, rope)
+        q, k, v, gate = layer.project(x, rope)
         keys, values = self._keys[index], self._values[index]
         end = self.length + 1
         keys[:, :, self.length] = k[:, 0]
@@ -107,4 +107,4 @@ class LockstepDecoder:
             scale=layer.head_dim**-0.5,
             enable_gqa=True,
         )
-        return layer._finish(out.transpose(1, 2), gate)
+        return layer.finish(out.transpose(1, 2), gate)
