@@ -41,7 +41,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = build_parser().parse_args(argv)
     try:
-        return COMMANDS[arguments.command].run(arguments)
+        code: int = COMMANDS[arguments.command].run(arguments)
+        return code
     except EngineError as error:
         print(error.render(), file=sys.stderr)
         return 1
