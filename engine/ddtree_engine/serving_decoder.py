@@ -30,16 +30,9 @@ class ServingDecoder(Decoder):
         max_length: int,
         recurrent_state: RecurrentState = "exact",
     ) -> None:
-        # A request's last round may commit a path that goes on past its end.
-        beyond = drafter.config.block_size if drafter is not None else 1
         super().__init__(
-            target,
-            drafter,
-            rows=rows,
-            max_length=max_length + beyond,
-            recurrent_state=recurrent_state,
+            target, drafter, rows=rows, max_length=max_length, recurrent_state=recurrent_state
         )
-        self.max_length = max_length
         self._broken: list[Sequence] = []
 
     def take_broken(self) -> list[Sequence]:

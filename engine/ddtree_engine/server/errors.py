@@ -81,6 +81,8 @@ def _problem(error: Any) -> tuple[str | None, str]:
             return None, f"the body is not JSON: {error['ctx']['error']}"
         case "missing" if not where:
             return None, "the request has no JSON body"
+        case "model_attributes_type" | "model_type" | "dict_type" if not where:
+            return None, "the body must be a JSON object, with `content-type: application/json`"
         case "extra_forbidden":
             return where, "unknown field"
         case _:

@@ -100,6 +100,7 @@ def write_checkpoint(folder: Path) -> tuple[Path, Path]:
         target.lm_head.weight[[ids[name] for name in LIKELY]] *= 6
         target.lm_head.weight[ids[EOS]] *= 3
         target.embed_tokens.weight[ids[POISON]] = torch.nan
+        target.lm_head.weight[ids[POISON]] = 0  # never among the likeliest
     save_file(
         {weight_name(config, name): value for name, value in target.state_dict().items()},
         target_folder / "model.safetensors",

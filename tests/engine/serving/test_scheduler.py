@@ -190,6 +190,14 @@ def test_a_full_queue_refuses_and_a_cancelled_place_is_free_again(engine: Engine
         assert len(first.job.sequence.accepted) == 2
 
 
+def test_free_rows_take_requests_though_nothing_may_wait(engine: Engine) -> None:
+    with running(engine, rows=2, max_queue=0, kind=SteppedDecoder) as (scheduler, _):
+        for _ in range(2):
+            scheduler.submit(Client(engine, "a", 300).job)
+        with pytest.raises(QueueFullError):
+            scheduler.submit(Client(engine, "a", 300).job)
+
+
 def test_cancelling_what_has_ended_disturbs_nobody(engine: Engine) -> None:
     with running(engine) as (scheduler, _):
         done = Client(engine, "a", 3)
@@ -237,15 +245,41 @@ def test_numbers_that_are_not_finite_fail_their_own_request_only(engine: Engine)
                 assert client.text == alone.text
 
 
-def test_requests_that_fill_the_context_to_the_last_token(engine: Engine) -> None:
-    with running(engine, max_length=40) as (scheduler, _):
+def test_a_last_round_that_accepts_more_than_fits_the_context(engine: Engine) -> None:
+    with running(engine, max_length=2000) as (scheduler, _):
+        free = Client(engine, "def f(n):\n", 1000, sampling=SamplingParams())
+        scheduler.submit(free.job)
+        free.outcome()
+    accepted = free.job.sequence.accepted
+    long_round = next(i for i, tokens in enumerate(accepted) if tokens >= 3)
+    tokens = sum(accepted[:long_round]) + 1
+    context = len(free.job.sequence.prompt) + tokens
+    with running(engine, max_length=context) as (scheduler, _):
         for speculation in SPECULATIONS:
-            for tokens in range(1, 12):
-                client = Client(engine, [7] * (40 - tokens), tokens, speculation)
-                scheduler.submit(client.job)
-                assert client.outcome().completion_tokens <= tokens
-        with pytest.raises(RequestError, match="exceed the context of 40"):
-            scheduler.submit(Client(engine, [7] * 30, 11).job)
+            client = Client(engine, "def f(n):\n", tokens, speculation, sampling=SamplingParams())
+            scheduler.submit(client.job)
+            assert client.outcome().completion_tokens == tokens
+            assert free.text.startswith(client.text)
+        with pytest.raises(RequestError, match=f"exceed the context of {context}"):
+            scheduler.submit(Client(engine, "def f(n):\n", tokens + 1).job)
+
+
+def test_the_token_that_ends_a_text_counts_and_is_not_shown(engine: Engine) -> None:
+    with running(engine) as (scheduler, _):
+        free = Client(engine, "def f(n):\n", 60)
+        scheduler.submit(free.job)
+        free.outcome()
+        emitted = free.job.sequence.emitted
+        last = emitted[25]
+        first = emitted.index(last)
+        for speculation in SPECULATIONS:
+            client = Client(engine, "def f(n):\n", 60, speculation)
+            client.job.sequence.stop_ids = frozenset({last})
+            scheduler.submit(client.job)
+            outcome = client.outcome()
+            assert outcome.finish_reason == "stop"
+            assert outcome.completion_tokens == first + 1
+            assert client.text == engine.tokenizer.decode(emitted[:first])
 
 
 def test_an_error_of_the_loop_itself_fails_everything(engine: Engine) -> None:

@@ -273,7 +273,7 @@ def test_a_target_alone_serves_ar(checkpoint: tuple[Path, Path]) -> None:
     options = ["--model", str(checkpoint[0]), "--mode", "ar", "--max-context", "500"]
     with ServerProcess(*options, "--recurrent-state", "leak") as server:
         server.wait_until_ready()
-        assert server.complete("a", max_tokens=5, ignore_eos=True)["ddtree"]["rounds"] == 5
+        assert server.complete("a", max_tokens=5, top_k=5, ignore_eos=True)["ddtree"]["rounds"] == 5
         info = server.get("/server_info").json()
         assert (info["drafter"], info["block_size"]) == (None, None)
         assert info["recurrent_state"] == "leak"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import ByteLevel
 
 from ddtree_engine.stop_strings import StopStrings
-from ddtree_engine.text_stream import Detokenizer, TextStream
-from tests.engine.serving.checkpoint import build_tokenizer
+from ddtree_engine.text_stream import CONTEXT, WINDOW, Detokenizer, TextStream
+from tests.engine.serving.checkpoint import EOS, build_tokenizer
 
 TOKENIZER = build_tokenizer()
 TOKENS = st.lists(st.integers(0, TOKENIZER.get_vocab_size() - 1), max_size=60)
@@ -116,6 +116,17 @@ def test_a_long_run_of_broken_bytes_keeps_a_short_window() -> None:
     text = "".join(stream.feed([lead]) for _ in range(300)) + stream.finish()
     assert text == decode([lead] * 300)
     assert longest < 30
+
+
+def test_tokens_without_text_inside_a_character() -> None:
+    head, *tail = byte_tokens("€")
+    special = TOKENIZER.token_to_id(EOS)
+    assert special is not None
+    before = WINDOW - CONTEXT
+    ids = [*byte_tokens("a") * before, head, *[special] * CONTEXT, *tail]
+    stream = Detokenizer(decode)
+    pieces = [stream.feed([token]) for token in ids]
+    assert "".join(pieces) + stream.finish() == decode(ids) == "a" * before + "€"
 
 
 @given(TOKENS, STOPS, st.data())
