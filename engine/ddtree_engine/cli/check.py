@@ -207,6 +207,8 @@ def _document(
 def _prompts(arguments: argparse.Namespace) -> list[dict[str, str]]:
     from ddtree_engine.engine import DEMO
 
+    if arguments.limit is not None and arguments.limit < 1:
+        raise EngineError(f"--limit must be 1 or more, got {arguments.limit}")
     path = arguments.prompts or DEMO / "prompts.jsonl"
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

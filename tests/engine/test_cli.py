@@ -1,0 +1,165 @@
+"""The command line on the bundled demo: documents, messages and exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddtree_engine.cli.main import main
+from ddtree_engine.engine import DEMO
+
+PROMPT = "def fibonacci(n):"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(list(arguments))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_generate_says_the_same_in_every_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = []
+    for mode in ("ar", "linear", "shadow", "tree:16"):
+        code, out, _ = run(
+            capsys, "generate", "--prompt", PROMPT, "--mode", mode, "--max-tokens", "40", "--json"
+        )
+        assert code == 0
+        document = json.loads(out)
+        assert document["finish_reason"] == "length"
+        assert len(document["tokens"]) == 40
+        assert document["acceptance_length"] == 40 / document["rounds"]
+        texts.append(document["text"])
+    assert len(set(texts)) == 1
+    code, out, err = run(capsys, "generate", "--prompt", PROMPT, "--max-tokens", "40")
+    assert code == 0
+    assert out.rstrip("\n") == texts[0].rstrip("\n")
+    assert "acceptance length" in err
+
+
+def test_generate_reads_the_prompt_from_standard_input() -> None:
+    command = [sys.executable, "-m", "ddtree_engine", "generate", "--max-tokens", "5", "--json"]
+    done = subprocess.run(command, input=PROMPT, capture_output=True, text=True, check=True)
+    assert len(json.loads(done.stdout)["tokens"]) == 5
+
+
+def test_a_reader_that_leaves_is_no_traceback() -> None:
+    command = f"{sys.executable} -m ddtree_engine check --list-prompts --json | head -c 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)  # noqa: S602
+    assert done.stderr == ""
+
+
+def test_inspect_describes_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "inspect", "--json")
+    assert code == 0
+    document = json.loads(out)
+    target, drafter = document["target"], document["drafter"]
+    assert target["architecture"] == "Qwen3_5ForCausalLM"
+    assert (target["recurrent_layers"], target["attention_layers"]) == (6, 2)
+    # 6 layers x (6 heads x 32 x 32 + 384 channels x 3) float32 numbers.
+    assert target["state_bytes_per_request"] == 6 * (6 * 32 * 32 + 384 * 3) * 4
+    assert target["kv_bytes_per_token"] == 2 * 2 * 2 * 64 * 4
+    assert drafter["block_size"] == 16
+    code, text, _ = run(capsys, "inspect")
+    assert code == 0
+    assert f"{target['parameters']:,}" in text
+
+
+def test_check_compares_modes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"prompt": PROMPT}) + "\n\n")
+    arguments = ["check", "--prompts", str(prompts), "--max-tokens", "24", "--runs", "2"]
+    code, out, err = run(capsys, *arguments, "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["divergences"] == []
+    assert document["runs"] == 2
+    modes = [(one["mode"], one["temperature"]) for one in document["results"]]
+    names = ("ar", "linear", "shadow", "tree:16", "tree:64")
+    assert modes == [(name, temperature) for temperature in (0.0, 0.8) for name in names]
+    for one in document["results"]:
+        assert one["tokens"] == 24
+        assert one["acceptance_length"] == one["tokens"] / one["rounds"]
+        assert len(one["tokens_per_second_runs"]) == 2
+        assert (one["shadow"] is not None) == (one["mode"] == "shadow")
+    code, out, _ = run(capsys, *arguments, "--temperatures", "0", "--modes", "tree:8")
+    assert code == 0
+    assert "0 divergences" in out
+    assert "tree:8" in out
+
+
+def test_check_fails_on_a_divergence_over_the_gap(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The leak makes real divergences; forget that it was asked for, and they are failures.
+    arguments = ["check", "--limit", "2", "--max-tokens", "48"]
+    arguments += ["--modes", "tree:64", "--temperatures", "0.8"]
+    code, out, err = run(capsys, *arguments, "--recurrent-state", "leak", "--json")
+    assert code == 0
+    found = json.loads(out)["divergences"]
+    assert found
+    assert max(one["gap"] for one in found) > 1e-3
+    from ddtree_engine.engine import Engine
+
+    exact = Engine.decoder
+
+    def leaky(self: Engine, *, max_length: int, **_: object) -> object:
+        return exact(self, max_length=max_length, recurrent_state="leak")
+
+    monkeypatch.setattr(Engine, "decoder", leaky)
+    code, out, err = run(capsys, *arguments)
+    assert code == 1
+    assert "gap under ar" in err
+    code, _, _ = run(capsys, *arguments, "--max-gap", "1e9")
+    assert code == 0
+
+
+def test_list_prompts(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "check", "--list-prompts", "--json")
+    assert code == 0
+    assert len([json.loads(line)["prompt"] for line in out.splitlines()]) >= 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["generate", "--mode", "tree:x", "--prompt", "a"], "`tree:x` is not a mode"),
+        (["generate", "--mode", "linear:4", "--prompt", "a"], "`linear:4` is not a mode"),
+        (["generate", "--mode", "tree:0", "--prompt", "a"], "budget must be 1 or more, got 0"),
+        (["generate", "--prompt", ""], "the prompt is empty"),
+        (["generate", "--prompt", "a", "--temperature", "-1"], "temperature must be 0"),
+        (["generate", "--prompt", "a", "--max-tokens", "0"], "max_tokens must be 1 or more"),
+        (["generate", "--prompt", "a", "--drafter", "none"], "needs a drafter"),
+        (["generate", "--prompt", "a", "--model", "/nowhere"], "`/nowhere` does not exist"),
+        (["generate", "--prompt-file", "/nowhere"], "`/nowhere` can't be read"),
+        (["generate", "--prompt", "a", "--device", "tpu9"], "`tpu9` is not a device"),
+        (["generate", "--prompt", "a", "--device", "meta"], "`meta` is not supported"),
+        (["generate", "--prompt", "a", "--threads", "0"], "--threads must be 1 or more"),
+        (["inspect", "--model", str(DEMO / "drafter")], "this is a drafter"),
+        (["inspect", "--drafter", str(DEMO / "target")], "this is a target"),
+        (["check", "--prompts", "/nowhere"], "`/nowhere` can't be read"),
+        (["check", "--temperatures", "hot"], "takes numbers"),
+        (["check", "--modes", "beam"], "`beam` is not a mode"),
+        (["check", "--runs", "0"], "--runs must be 1 or more"),
+        (["check", "--limit", "0"], "--limit must be 1 or more"),
+        (["check", "--drafter", "none"], "no drafter to compare with"),
+    ],
+)
+def test_bad_input_is_one_message(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert code == 1
+    assert out == ""
+    assert err.startswith("error: ")
+    assert message in err
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["generate", "--max-tokens", "many"]])
+def test_bad_usage_exits_with_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
