@@ -40,6 +40,17 @@ def test_a_drafter_that_is_none(
     assert "names the unknown drafter architecture" in capsys.readouterr().err
 
 
+def test_port_in_use(checkpoint: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    target, _ = checkpoint
+    with listen("127.0.0.1", 0) as owner:
+        port = owner.getsockname()[1]
+        assert main(["serve", "--model", str(target), "--mode", "ar", "--port", str(port)]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"error: port {port} on 127.0.0.1 is in use",
+        f"hint: `ss -ltnp 'sport = :{port}'` names the process; stop it or change --port",
+    ]
+
+
 def test_an_api_key_file_without_keys(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("\n  \n")
     with pytest.raises(EngineError, match="has no key"):

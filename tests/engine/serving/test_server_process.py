@@ -222,41 +222,6 @@ def test_a_stuck_decode_loop_is_seen_and_not_waited_for(
         assert answer[0].status_code == 500
 
 
-def test_http_answers_before_the_model_is_there(options: list[str]) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    seen: list[tuple[int, str]] = []
-
-    def ready() -> bool:
-        try:
-            answer = httpx.get(f"{url}/ready", timeout=DEADLINE)
-        except httpx.ConnectError:
-            return False
-        seen.append((answer.status_code, answer.json()["status"]))
-        return answer.status_code == 200
-
-    with ServerProcess(*options, "--port", str(port)) as server:
-        wait_for(ready, "the server to be ready")
-        assert seen[0] == (503, "starting")
-        assert seen[-1] == (200, "ready")
-        assert server.port == port
-
-
-def test_port_in_use(options: list[str]) -> None:
-    with socket.socket() as owner:
-        owner.bind(("127.0.0.1", 0))
-        owner.listen()
-        port = owner.getsockname()[1]
-        result = serve(*options, "--port", str(port))
-    assert result.returncode == 1
-    assert result.stderr.splitlines() == [
-        f"error: port {port} on 127.0.0.1 is in use",
-        f"hint: `ss -ltnp 'sport = :{port}'` names the process; stop it or change --port",
-    ]
-
-
 def test_weights_that_are_not_there(checkpoint: tuple[Path, Path], tmp_path: Path) -> None:
     hollow = tmp_path / "hollow"
     hollow.mkdir()
@@ -269,13 +234,33 @@ def test_weights_that_are_not_there(checkpoint: tuple[Path, Path], tmp_path: Pat
     )
 
 
-def test_a_target_alone_serves_ar(checkpoint: tuple[Path, Path]) -> None:
-    options = ["--model", str(checkpoint[0]), "--mode", "ar", "--max-context", "500"]
+def test_a_target_alone_from_the_first_answer_on(checkpoint: tuple[Path, Path]) -> None:
+    """Without a drafter `ar` runs; HTTP answers before the model is there."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    seen: list[tuple[int, str]] = []
+
+    def ready() -> bool:
+        try:
+            answer = httpx.get(f"http://127.0.0.1:{port}/ready", timeout=DEADLINE)
+        except httpx.ConnectError:
+            return False
+        seen.append((answer.status_code, answer.json()["status"]))
+        return answer.status_code == 200
+
+    options = ["--model", str(checkpoint[0]), "--mode", "ar", "--port", str(port)]
     with ServerProcess(*options, "--recurrent-state", "leak") as server:
+        wait_for(ready, "the server to be ready")
+        assert seen[0] == (503, "starting")
+        assert seen[-1] == (200, "ready")
         server.wait_until_ready()
-        assert server.complete("a", max_tokens=5, top_k=5, ignore_eos=True)["ddtree"]["rounds"] == 5
+        assert server.port == port
+        answer = server.complete("a", max_tokens=5, top_k=5, ignore_eos=True)
+        assert answer["ddtree"]["rounds"] == 5
         info = server.get("/server_info").json()
         assert (info["drafter"], info["block_size"]) == (None, None)
+        assert info["max_context"] == 8192
         assert info["recurrent_state"] == "leak"
         assert "WARNING --recurrent-state leak" in server.log
         refused = server.post("/v1/completions", {"prompt": "a", "ddtree": {"mode": "tree"}})
