@@ -23,7 +23,7 @@ def build_environment(session: Session, candidate: Candidate, abi: str) -> None:
     host.put(f"{inputs}/constraints.txt", bundle.constraints().read_bytes())
     where = f"environment `{name}` on `{host.name}`"
     session.report.detail("making the folder")
-    made = host.run(build.create(session.python, folder), deadline=build.VERIFY_DEADLINE)
+    made = host.run(build.create(session.python, folder), deadline=build.BUILD_DEADLINE)
     check(made, f"{where} cannot be made")
     session.report.detail("installing packages")
     argv = build.install(folder, f"{inputs}/{wheel.name}", f"{inputs}/constraints.txt")

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from ddtreectl.apply import showcase
 from ddtreectl.apply.deploy import Deployment
@@ -23,6 +24,7 @@ from ddtreectl.plan.status import host_status
 
 BUDGET = 16
 TOKENS = 128
+PROMPT_LINES = 8
 
 
 def demo(
@@ -88,21 +90,21 @@ def _completion(console: Console, shown: Completion) -> None:
         f"\n[bold]{escape(shown.name)}[/], held out from training, completed in mode tree "
         f"({', '.join(figures)}):\n"
     )
-    tail = shown.prompt.rstrip("\n").splitlines()[-8:]
-    console.print("[dim]" + escape("\n".join(f"  │ {line}" for line in tail)) + "[/]")
-    lines = shown.text.rstrip().splitlines()
-    console.print("[green]" + escape("\n".join(f"  │ {line}" for line in lines)) + "[/]")
+    tail = "".join(shown.prompt.splitlines(keepends=True)[-PROMPT_LINES:])
+    text = Text.assemble((tail, "dim"), (shown.text.rstrip(), "green"))
+    for line in text.split("\n"):
+        console.print(Text("  │ ").append_text(line))
 
 
 def _comparison(console: Console, shown: Comparison) -> None:
     console.print(
-        f"\n[bold]ar, linear, tree[/]: {shown.prompts} held-out prompts × {shown.max_tokens} "
+        f"\n[bold]ar, linear, tree[/]: {shown.prompts} held-out prompts x {shown.max_tokens} "
         f"tokens, greedy; tok/s is the median of {shown.runs} runs "
         f"after {shown.warm_ups} warm-up; {shown.divergences} texts differ from ar\n"
     )
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("MODE")
-    for title in ("τ", "TOK/S", "× AR"):
+    for title in ("τ", "TOK/S", "x AR"):
         table.add_column(title, justify="right")
     for row in shown.modes:
         table.add_row(

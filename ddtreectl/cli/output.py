@@ -27,12 +27,19 @@ HEALTH_STYLE = {
 
 def stdout() -> Console:
     """The console of results."""
-    return Console(highlight=False, soft_wrap=True)
+    return _console(to_stderr=False)
 
 
 def stderr() -> Console:
     """The console of progress and errors."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return _console(to_stderr=True)
+
+
+def _console(*, to_stderr: bool) -> Console:
+    """A console that wraps words at the width of a terminal, and nowhere in a file or pipe."""
+    console = Console(stderr=to_stderr, highlight=False)
+    console.soft_wrap = not console.is_terminal
+    return console
 
 
 def progress(line: str) -> None:

@@ -2,7 +2,8 @@
 
 An environment is made at its final path, because a virtual environment cannot move. It counts as
 finished once `environment.json` is there, and that file is put last, by an atomic rename: a build
-that was interrupted leaves a folder without it, which the next build removes.
+that was interrupted leaves a folder without it, which the next build removes. Each command holds a
+lock while it runs: pip may outlive an operator who was killed, and the next build waits for it.
 
 Where packages come from is the host's own pip configuration.
 """
@@ -13,6 +14,7 @@ from shlex import quote
 MARKER = "environment.json"
 BUILD_DEADLINE = 3600.0
 VERIFY_DEADLINE = 300.0
+LOCK_WAIT = 900
 
 _FINGERPRINT = """
 import importlib.metadata, json, platform, sys, sysconfig
@@ -30,12 +32,18 @@ print(json.dumps({
 def create(python: str, folder: str) -> list[str]:
     """Remove what an interrupted build left, and make an empty environment."""
     where = quote(folder)
-    return ["sh", "-c", f"set -e; rm -rf {where}; exec {quote(python)} -m venv {where}"]
+    script = f"set -e; rm -rf {where}; exec {quote(python)} -m venv {where}"
+    return [*_locked(folder), "sh", "-c", script]
+
+
+def _locked(folder: str) -> list[str]:
+    return ["flock", "-w", str(LOCK_WAIT), "-E", "75", f"{folder}.lock"]
 
 
 def install(folder: str, wheel: str, constraints: str) -> list[str]:
     """Install the engine and what it needs, at the pinned versions."""
     return [
+        *_locked(folder),
         *(f"{folder}/bin/python", "-m", "pip", "install"),
         *("--no-input", "--progress-bar", "off", "--disable-pip-version-check"),
         *("--constraint", constraints, wheel),

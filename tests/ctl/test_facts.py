@@ -1,0 +1,154 @@
+"""Parsers of facts. A case is a file: what the command said, and what it means."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from ddtreectl.facts import (
+    disk,
+    gpu,
+    host,
+    http,
+    paths,
+    ports,
+    probe,
+    processes,
+    python,
+    records,
+    systemd,
+)
+from ddtreectl.facts.output import Output
+from ddtreectl.facts.probe import Section
+from ddtreectl.facts.records import Records
+from ddtreectl.inventory.layout import Layout
+from ddtreectl.units.supervisor import Replacement, Systemd
+
+CASES = sorted((Path(__file__).parent / "facts").glob("*/*.yaml"))
+LAYOUT = Layout("/r", "/r/environments", "/etc/systemd/system")
+
+
+def parse_records(output: Output) -> dict[str, object]:
+    """The records with those fields of generations and lock that cases are about."""
+    found: Records = records.parse(output, LAYOUT)
+    kept = ("slot", "number", "status", "unit", "changed_at", "reason")
+    return {
+        "generations": [
+            {key: getattr(entry, key) for key in kept}
+            | {"mode": entry.service.mode.value if entry.service else None}
+            for entry in found.generations
+        ],
+        "swaps": [asdict(swap) for swap in found.swaps],
+        "stopped": sorted(found.stopped),
+        "environments": sorted(found.environments),
+        "lock": found.lock and {key: getattr(found.lock, key) for key in ("owner", "pid", "age")},
+    }
+
+
+PARSERS: dict[str, Callable[[Output], Any]] = {
+    "disk": disk.parse,
+    "gpu": gpu.parse,
+    "http": http.parse,
+    "ports": ports.parse,
+    "processes": processes.parse,
+    "python": python.parse,
+    "records": parse_records,
+    "systemd": systemd.parse,
+    "units": paths.parse_units,
+}
+
+
+def plain(value: Any) -> Any:
+    """`value` as a YAML file can hold it."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain({key: item for key, item in asdict(value).items() if key != "said"})
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_case(path: Path) -> None:
+    case = YAML(typ="safe").load(path.read_text())
+    output = Output(case.get("returncode", 0), case["stdout"], case.get("stderr", ""))
+    assert plain(PARSERS[path.parent.name](output)) == case["value"]
+
+
+@pytest.mark.parametrize("name", sorted(PARSERS))
+@given(text=st.text(), returncode=st.integers(0, 255))
+def test_a_parser_never_raises(name: str, text: str, returncode: int) -> None:
+    PARSERS[name](Output(returncode, text, text))
+
+
+def run(sections: dict[str, Section]) -> dict[str, Output]:
+    done = subprocess.run(
+        ["sh", "-s"],
+        input=probe.script(sections),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    return probe.parse(done.stdout)
+
+
+def test_a_probe_keeps_what_each_section_said() -> None:
+    found = run(
+        {
+            "plain": Section("echo 'it'\\''s \"quoted\" $HOME'; echo worse >&2; exit 3"),
+            "bytes": Section("printf '\\377\\000x'"),
+            "empty": Section("true"),
+        }
+    )
+    assert found["plain"] == Output(3, 'it\'s "quoted" $HOME\n', "worse\n")
+    assert found["bytes"].stdout == "\ufffd\0x"
+    assert found["empty"] == Output(0, "")
+
+
+def test_a_section_that_hangs_is_a_result_and_holds_nothing_up() -> None:
+    found = run({"hung": Section("trap '' TERM; sleep 60", 0.3), "quick": Section("echo here")})
+    assert found["hung"].timed_out
+    assert found["quick"].stdout == "here\n"
+
+
+def test_all_facts_of_this_machine(tmp_path: Path) -> None:
+    layout = Layout(str(tmp_path / "not/yet"), str(tmp_path / "not/yet/envs"), str(tmp_path))
+    scope = host.Scope(
+        layout=layout,
+        slots=("cpu7",),
+        services=("http://127.0.0.1:9",),
+        folders=(str(tmp_path),),
+        python=sys.executable,
+        show_systemd=Systemd().show(["x.service"]),
+        show_otherwise=Replacement(sys.executable, str(tmp_path)).show(["x.service"]),
+    )
+    sections = host.sections(scope)
+    facts = host.parse(run(sections), scope, sections)
+    assert facts.missing == ()
+    assert facts.python is not None
+    assert facts.python.version == sys.version_info[:3]
+    assert facts.disk[layout.root].free_bytes > 0
+    assert facts.processes
+    assert facts.answers["http://127.0.0.1:9/ready"].status is None
+    assert facts.folders == frozenset()
+
+
+def test_the_listeners_are_found_without_ss() -> None:
+    without_ss = ports.command().replace("command -v ss", "false")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        said = subprocess.run(["sh", "-c", without_ss], capture_output=True, text=True, check=True)
+        found = {entry.port: entry.pids for entry in ports.parse(Output(0, said.stdout))}
+        assert os.getpid() in found[listener.getsockname()[1]]
