@@ -16,10 +16,11 @@ from time import perf_counter
 import torch
 
 from ddtree_engine import sampling
-from ddtree_engine.decoder import STAGES, Decoder, Mode, Speculation, Stage
-from ddtree_engine.decoder import Sequence as Request
-from ddtree_engine.errors import EngineError
+from ddtree_engine.decoder import STAGES, Decoder, Stage
+from ddtree_engine.errors import EngineError, NotFiniteError
 from ddtree_engine.sampling import SamplingParams
+from ddtree_engine.sequence import Mode, Speculation
+from ddtree_engine.sequence import Sequence as Request
 from ddtree_engine.shadow import ShadowSummary, merge
 
 # A bfloat16 logit between 16 and 32 is a multiple of 2**-3.
@@ -107,7 +108,11 @@ class Comparison:
 
 
 def run_request(decoder: Decoder, request: Request) -> float:
-    """Run one request alone to its end; return the seconds that its rounds took."""
+    """Run one request alone to its end; return the seconds that its rounds took.
+
+    Raises:
+        NotFiniteError: the model is damaged.
+    """
     decoder.start(request)
     try:
         while not request.decoding:
@@ -115,7 +120,10 @@ def run_request(decoder: Decoder, request: Request) -> float:
         begin = perf_counter()
         while request.finish_reason is None:
             decoder.round()
-        return perf_counter() - begin
+        seconds = perf_counter() - begin
+        if request.finish_reason == "failed":
+            raise NotFiniteError
+        return seconds
     finally:
         decoder.stop(request)
 

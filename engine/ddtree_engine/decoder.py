@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from enum import StrEnum
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
@@ -26,7 +24,8 @@ from ddtree_engine.cache import DrafterCache, Paths, TargetCache
 from ddtree_engine.config import check_fit
 from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.errors import CapacityError, EngineError, RequestError
-from ddtree_engine.sampling import SamplingParams, choose_batch
+from ddtree_engine.sampling import choose_batch
+from ddtree_engine.sequence import Mode, Sequence, Speculation
 from ddtree_engine.shadow import BUDGETS, ShadowEvidence
 from ddtree_engine.target import TargetModel
 from ddtree_engine.tree import DraftTree, best_first, chain, fixed_point, walk
@@ -41,97 +40,6 @@ PREFILL_CHUNK = 128
 RecurrentState = Literal["exact", "leak"]
 Stage = Literal["prefill", "draft", "build", "verify", "accept", "commit"]
 STAGES: tuple[Stage, ...] = ("prefill", "draft", "build", "verify", "accept", "commit")
-
-
-class Mode(StrEnum):
-    """The shape of a round's tree."""
-
-    AR = "ar"
-    LINEAR = "linear"
-    SHADOW = "shadow"
-    TREE = "tree"
-
-
-@dataclass(frozen=True, slots=True)
-class Speculation:
-    """How one request speculates.
-
-    Attributes:
-        mode: the shape.
-        budget: nodes of a tree besides the root; used by `tree` only.
-        topk: candidates a depth; used by `tree` and by the trees that `shadow` records.
-    """
-
-    mode: Mode = Mode.TREE
-    budget: int = 16
-    topk: int = 8
-
-    def __post_init__(self) -> None:
-        if self.budget < 1:
-            raise RequestError(f"budget must be 1 or more, got {self.budget}")
-        if self.topk < 1:
-            raise RequestError(f"topk must be 1 or more, got {self.topk}")
-
-
-@dataclass(slots=True)
-class Sequence:
-    """One request while it runs.
-
-    Attributes:
-        prompt: token ids, at least one.
-        max_tokens: how many tokens to emit at most.
-        sampling, speculation: how.
-        stop_ids: tokens that end the request; the one that does is emitted.
-        emitted: tokens so far, never more than `max_tokens`.
-        rounds: verify passes so far, prefill apart.
-        accepted: for each round, how many tokens it emitted.
-        finish_reason: "stop" or "length" once the request has ended.
-        shadow: evidence of a shadow request.
-    """
-
-    prompt: SequenceOf[int]
-    max_tokens: int
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    speculation: Speculation = field(default_factory=Speculation)
-    stop_ids: frozenset[int] = frozenset()
-    emitted: list[int] = field(default_factory=list)
-    rounds: int = 0
-    accepted: list[int] = field(default_factory=list)
-    finish_reason: Literal["stop", "length"] | None = None
-    shadow: ShadowEvidence | None = None
-    prefilled: int = 0
-    row: int = -1
-
-    @property
-    def decoding(self) -> bool:
-        """Whether the whole prompt but its last token is committed."""
-        return self.prefilled == len(self.prompt) - 1
-
-    @property
-    def anchor(self) -> int:
-        """The last known token, not yet committed."""
-        return self.emitted[-1] if self.emitted else self.prompt[-1]
-
-    @property
-    def acceptance_length(self) -> float | None:
-        """Tokens emitted per round; None before the first round."""
-        return len(self.emitted) / self.rounds if self.rounds else None
-
-    def take(self, tokens: SequenceOf[int]) -> list[int]:
-        """Emit the tokens of a round up to a stop token or `max_tokens`; return those emitted."""
-        taken: list[int] = []
-        for token in tokens:
-            taken.append(token)
-            if token in self.stop_ids:
-                self.finish_reason = "stop"
-                break
-            if len(self.emitted) + len(taken) == self.max_tokens:
-                self.finish_reason = "length"
-                break
-        self.emitted.extend(taken)
-        self.rounds += 1
-        self.accepted.append(len(taken))
-        return taken
 
 
 class Decoder:
@@ -337,7 +245,10 @@ class Decoder:
             accepted = Paths.of(paths, self.device)
             self._push_features(found.features, accepted, rows)
             self.cache.commit(found.stash, accepted, rows)
-        outcome = [(one, one.take(tokens)) for one, tokens in zip(running, emitted, strict=True)]
+        outcome = [
+            (one, [] if one.finish_reason == "failed" else one.take(tokens))
+            for one, tokens in zip(running, emitted, strict=True)
+        ]
         for one, _ in outcome:
             if one.shadow is not None:
                 known = [*one.prompt, *one.emitted]
@@ -355,10 +266,16 @@ class Decoder:
         lengths = torch.tensor(self.cache.lengths[: len(running)], device=self.device)
         positions = lengths[:, None] + batch.depths + 1
         choices = choose_batch(logits, positions, [one.sampling for one in running]).tolist()
+        # The ops keep a number that is not finite in its own branch, so a draft that goes bad and
+        # is
+        # rejected harms nobody. A sum is finite only if every term is.
+        sound = torch.isfinite(logits.sum(-1)).tolist()
         paths, emitted = [], []
-        for tree, chosen in zip(trees, choices, strict=True):
+        for one, tree, chosen, finite in zip(running, trees, choices, sound, strict=True):
             path, bonus = walk(tree, chosen.__getitem__)
             paths.append(path)
+            if not all(finite[node] for node in path):
+                one.finish_reason = "failed"
             emitted.append([*(tree.tokens[node] for node in path[1:]), bonus])
         return paths, emitted
 
@@ -379,6 +296,12 @@ class Decoder:
         with self._timed("draft"):
             widest = max(_candidates(one) for one in running)
             log_probs, ids = self._draft(running, rows, widest)
+            # The round goes on for the others; what a failed request drafts no longer matters.
+            unusable = log_probs.isnan().flatten(1).any(1)
+            log_probs = log_probs.masked_fill(unusable[:, None, None], 0.0)
+            for one, bad in zip(running, unusable.tolist(), strict=True):
+                if bad and _drafts(one):
+                    one.finish_reason = "failed"
         with self._timed("build"):
             scores = fixed_point(log_probs.numpy()).tolist()
             candidates = ids.tolist()

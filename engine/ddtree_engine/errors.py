@@ -36,5 +36,15 @@ class RequestError(EngineError):
     """A request that can't be served as asked; the server answers 400."""
 
 
+class NotFiniteError(EngineError):
+    """A request whose own path met numbers that are not finite; others are not touched."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the model's numbers for this request are not finite",
+            hint="look for damaged weights, or a dtype too narrow for the model",
+        )
+
+
 class CapacityError(EngineError):
     """More than the engine has room for: context, rows or queue."""

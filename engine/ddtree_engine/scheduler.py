@@ -15,10 +15,10 @@ from threading import Condition
 from time import monotonic, perf_counter
 from typing import Literal
 
-from ddtree_engine.decoder import Sequence
-from ddtree_engine.errors import CapacityError, EngineError
+from ddtree_engine.decoder import Decoder
+from ddtree_engine.errors import CapacityError, EngineError, NotFiniteError
 from ddtree_engine.metrics import Metrics
-from ddtree_engine.serving_decoder import ServingDecoder
+from ddtree_engine.sequence import Sequence
 from ddtree_engine.shadow import ShadowSummary
 from ddtree_engine.text_stream import TextStream
 
@@ -105,7 +105,7 @@ class Scheduler:
 
     def __init__(
         self,
-        decoder: ServingDecoder,
+        decoder: Decoder,
         metrics: Metrics,
         *,
         max_queue: int,
@@ -232,15 +232,14 @@ class Scheduler:
         begin = perf_counter()
         results = self._decoder.round()
         seconds = perf_counter() - begin if results else 0.0
-        broken = self._decoder.take_broken()
         jobs = {id(job.sequence): job for job in self._running}
         for sequence, tokens in results:
             job = jobs[id(sequence)]
             job.decode_seconds += seconds
-            if any(sequence is one for one in broken):
-                self._end(job, "failed", _not_finite())
+            if sequence.finish_reason == "failed":
+                self._end(job, "failed", NotFiniteError())
             else:
-                self._advance(job, tokens)
+                self._advance(job, tokens, sequence.finish_reason)
         self._metrics.observe_decoding(seconds, self._decoder.seconds)
 
     def _drop_cancelled(self) -> None:
@@ -266,19 +265,20 @@ class Scheduler:
             self._metrics.queue_seconds.observe(monotonic() - job.arrived)
             self._metrics.prompt_tokens.inc(len(job.sequence.prompt))
 
-    def _advance(self, job: Job, tokens: list[int]) -> None:
+    def _advance(
+        self, job: Job, tokens: list[int], ended: Literal["stop", "length"] | None
+    ) -> None:
         """Pass on what a round gave a job, and end it if that was its end."""
-        sequence = job.sequence
         if not job.completion_tokens:
             self._metrics.first_token_seconds.observe(monotonic() - job.arrived)
         # The token that ends a text is not part of it.
-        by_token = sequence.finish_reason == "stop"
+        by_token = ended == "stop"
         before = job.text.consumed
         piece = job.text.feed(tokens[:-1] if by_token else tokens)
         used = job.text.consumed - before + (by_token and not job.text.stopped)
         job.completion_tokens += used
         self._metrics.observe_round(job.mode, used)
-        reason = "stop" if job.text.stopped else sequence.finish_reason
+        reason = "stop" if job.text.stopped else ended
         if reason is not None:
             piece += job.text.finish()
         if piece:
@@ -330,11 +330,4 @@ def _unavailable(state: State) -> UnavailableError:
         return UnavailableError("the decode loop has failed", hint="see the server's log")
     return UnavailableError(
         "the server is shutting down", hint="send the request again once it is back"
-    )
-
-
-def _not_finite() -> EngineError:
-    return EngineError(
-        "the model's numbers for this request are not finite",
-        hint="look for damaged weights, or a dtype too narrow for the model; other requests go on",
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 
-from ddtree_engine.decoder import PREFILL_CHUNK, Mode, Sequence, Speculation
-from ddtree_engine.errors import EngineError
+from ddtree_engine.decoder import PREFILL_CHUNK, Decoder
+from ddtree_engine.errors import NotFiniteError
 from ddtree_engine.sampling import SamplingParams
-from ddtree_engine.serving_decoder import ServingDecoder
+from ddtree_engine.sequence import Mode, Sequence, Speculation
 
 PROMPT_LENGTHS = (1, 5, PREFILL_CHUNK + 5)
 """No prefill, a short one, and one in two pieces."""
@@ -17,7 +17,7 @@ SAMPLING = (SamplingParams(), SamplingParams(temperature=0.8, top_k=20, top_p=0.
 
 
 def warm_up(
-    decoder: ServingDecoder, *, budget: int, topk: int, on_step: Callable[[], None] = lambda: None
+    decoder: Decoder, *, budget: int, topk: int, on_step: Callable[[], None] = lambda: None
 ) -> int:
     """Run every mode that requests may ask for, greedy and sampled, alone and in full batches.
 
@@ -31,7 +31,7 @@ def warm_up(
         How many requests were run.
 
     Raises:
-        EngineError: the model's numbers are not finite.
+        NotFiniteError: the model is damaged.
     """
     modes = [mode for mode in Mode if mode is Mode.AR or decoder.drafter is not None]
     lengths = [n for n in PROMPT_LENGTHS if n + TOKENS <= decoder.max_length] or [1]
@@ -51,7 +51,7 @@ def warm_up(
     return count
 
 
-def _run(decoder: ServingDecoder, waiting: list[Sequence], on_step: Callable[[], None]) -> None:
+def _run(decoder: Decoder, waiting: list[Sequence], on_step: Callable[[], None]) -> None:
     waiting = list(waiting)
     while waiting or decoder.sequences:
         while waiting and decoder.free:
@@ -60,11 +60,8 @@ def _run(decoder: ServingDecoder, waiting: list[Sequence], on_step: Callable[[],
         if prefilling:
             decoder.prefill(prefilling[0])
         finished = [one for one, _ in decoder.round() if one.finish_reason is not None]
-        if decoder.take_broken():
-            raise EngineError(
-                "the model's numbers are not finite",
-                hint="look for damaged weights, or a dtype too narrow for the model",
-            )
+        if any(one.finish_reason == "failed" for one in finished):
+            raise NotFiniteError
         for one in finished:
             decoder.stop(one)
         on_step()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ddtree_engine.decoder import Decoder, Mode, Sequence, Speculation
+from ddtree_engine.decoder import Decoder
 from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.errors import CapacityError, CheckpointError, EngineError, RequestError
 from ddtree_engine.sampling import SamplingParams
+from ddtree_engine.sequence import Mode, Sequence, Speculation
 from ddtree_engine.shadow import BUDGETS, LINEAR
 from ddtree_engine.target import TargetModel
 from tests.engine.conftest import VOCAB, drafter_config, target_config
@@ -195,6 +196,24 @@ def test_stop_token_ends_a_request_within_a_round(
         run(decoder, one)
         assert one.emitted == free[: first + 1]
         assert one.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("speculation", [Speculation(Mode.AR), *MODES])
+def test_numbers_that_are_not_finite_fail_one_request_and_no_other(
+    target: TargetModel, drafter: DrafterModel, speculation: Speculation
+) -> None:
+    healthy = Sequence([1, 2, 3, 4], 20, GREEDY, Speculation(Mode.AR))
+    (expected,) = run(Decoder(target, drafter, max_length=60), healthy)
+    bad = next(token for token in range(VOCAB) if token not in expected and token > 4)
+    target.embed_tokens.weight[bad] = torch.nan
+    decoder = Decoder(target, drafter, rows=2, max_length=60)
+    victim = Sequence([1, 2, bad, 4], 20, GREEDY, speculation)
+    # Its own drafts may be the bad token: a branch that is rejected takes nothing with it.
+    neighbour = Sequence([1, 2, 3, 4], 20, GREEDY, speculation)
+    run(decoder, victim, neighbour)
+    assert victim.finish_reason == "failed"
+    assert victim.emitted == []
+    assert neighbour.emitted == expected
 
 
 @pytest.mark.parametrize(

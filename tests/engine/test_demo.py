@@ -11,8 +11,8 @@ from transformers import Qwen3_5ForCausalLM
 
 from ddtree_engine import training
 from ddtree_engine.comparison import Divergence, ModeResult, compare
-from ddtree_engine.decoder import Mode, Speculation
 from ddtree_engine.engine import DEMO, Engine, load_engine
+from ddtree_engine.sequence import Mode, Speculation
 
 AR = Speculation(Mode.AR)
 LINEAR = Speculation(Mode.LINEAR)

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         label,
         parse_mode,
     )
-    from ddtree_engine.decoder import Mode, Speculation
+    from ddtree_engine.sequence import Mode, Speculation
 
     modes = [parse_mode(text.strip(), arguments.topk) for text in arguments.modes.split(",")]
     ar = Speculation(Mode.AR, topk=arguments.topk)

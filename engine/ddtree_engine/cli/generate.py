@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ddtree_engine.cli.model_arguments import add_model_arguments, load_from
-from ddtree_engine.errors import EngineError
+from ddtree_engine.errors import EngineError, NotFiniteError
 
 SUMMARY = "Complete one prompt and print the text as it comes."
 
@@ -36,8 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     from time import perf_counter
 
     from ddtree_engine.comparison import parse_mode
-    from ddtree_engine.decoder import Sequence
     from ddtree_engine.sampling import SamplingParams
+    from ddtree_engine.sequence import Sequence
 
     speculation = parse_mode(arguments.mode, arguments.topk)
     params = SamplingParams(
@@ -66,6 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
             if not text.endswith("�") or sequence.finish_reason:
                 print(text.removeprefix(shown), end="", flush=True)
                 shown = text
+    if sequence.finish_reason == "failed":
+        raise NotFiniteError
     seconds = perf_counter() - begin
     speed = len(sequence.emitted) / seconds
     if arguments.json:

@@ -11,10 +11,10 @@ from typing import Any
 
 from fastapi import Request
 
-from ddtree_engine.decoder import Mode, Sequence, Speculation
 from ddtree_engine.errors import EngineError, RequestError
 from ddtree_engine.sampling import SamplingParams
 from ddtree_engine.scheduler import Event, Job, Outcome, Scheduler
+from ddtree_engine.sequence import Mode, Sequence, Speculation
 from ddtree_engine.server.protocol import ChatRequest, CompletionRequest
 from ddtree_engine.server.service import Service
 from ddtree_engine.shadow import SHAPES, ShadowSummary

@@ -11,15 +11,15 @@ from enum import StrEnum
 from time import perf_counter
 
 from ddtree_engine import __version__
-from ddtree_engine.decoder import Mode, Speculation
+from ddtree_engine.decoder import Decoder
 from ddtree_engine.engine import Engine, load_engine
 from ddtree_engine.errors import CheckpointError, EngineError, RequestError
 from ddtree_engine.metrics import Metrics
 from ddtree_engine.notify import Notifier
 from ddtree_engine.scheduler import Scheduler, State, UnavailableError
+from ddtree_engine.sequence import Mode, Speculation
 from ddtree_engine.server.protocol import DDTree
 from ddtree_engine.server.settings import MAX_TOPK, Settings
-from ddtree_engine.serving_decoder import ServingDecoder
 from ddtree_engine.warm_up import warm_up
 
 DEFAULT_CONTEXT = 8192
@@ -139,7 +139,7 @@ class Service:
     def _prepare(self, engine: Engine) -> Scheduler:
         """Reserve the caches and warm up."""
         settings = self.settings
-        decoder = ServingDecoder(
+        decoder = Decoder(
             engine.target,
             engine.drafter,
             rows=settings.max_running,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ddtree_engine.decoder import PREFILL_CHUNK, Mode, Sequence, Speculation
+from ddtree_engine.decoder import PREFILL_CHUNK, Decoder
 from ddtree_engine.engine import Engine
 from ddtree_engine.errors import EngineError, RequestError
 from ddtree_engine.metrics import Metrics
@@ -25,7 +25,7 @@ from ddtree_engine.scheduler import (
     State,
     UnavailableError,
 )
-from ddtree_engine.serving_decoder import ServingDecoder
+from ddtree_engine.sequence import Mode, Sequence, Speculation
 from ddtree_engine.text_stream import TextStream
 from ddtree_engine.warm_up import warm_up
 from tests.engine.serving.checkpoint import POISON
@@ -40,7 +40,7 @@ SPECULATIONS = [
 ]
 
 
-class SteppedDecoder(ServingDecoder):
+class SteppedDecoder(Decoder):
     """A decoder whose rounds wait for permission, one each, so that tests see every step."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -102,7 +102,7 @@ def running(
     rows: int = 3,
     max_queue: int = 8,
     max_length: int = 400,
-    kind: type[ServingDecoder] = ServingDecoder,
+    kind: type[Decoder] = Decoder,
     on_beat: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Scheduler, Any]]:
     decoder = kind(engine.target, engine.drafter, rows=rows, max_length=max_length)
@@ -343,7 +343,7 @@ def test_the_heart_beats_when_idle_and_not_when_stuck(engine: Engine) -> None:
 
 
 def test_warm_up_leaves_no_trace(engine: Engine) -> None:
-    decoder = ServingDecoder(engine.target, engine.drafter, rows=2, max_length=300)
+    decoder = Decoder(engine.target, engine.drafter, rows=2, max_length=300)
     steps = 0
 
     def count() -> None:
@@ -354,5 +354,5 @@ def test_warm_up_leaves_no_trace(engine: Engine) -> None:
     assert warm_up(decoder, budget=8, topk=4, on_step=count) == 24
     assert steps > 24
     assert not decoder.sequences
-    tiny = ServingDecoder(engine.target, None, rows=1, max_length=2)
+    tiny = Decoder(engine.target, None, rows=1, max_length=2)
     assert warm_up(tiny, budget=8, topk=4) == 2

@@ -154,9 +154,9 @@ SABOTAGE = """
 import sys, time
 from ddtree_engine.cli.main import main
 from ddtree_engine.server import process, service
-from ddtree_engine.serving_decoder import ServingDecoder
+from ddtree_engine.decoder import Decoder
 
-healthy = ServingDecoder.round
+healthy = Decoder.round
 
 def round(self):
     if any(len(one.prompt) == 77 for one in self.sequences):
@@ -165,7 +165,7 @@ def round(self):
         time.sleep(3600)
     return healthy(self)
 
-ServingDecoder.round = round
+Decoder.round = round
 service.STUCK_SECONDS = 1.0
 process.FLUSH_SECONDS = 0.5
 sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,106 @@
+"""One request while it runs: what it asks for, and what it has got."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from ddtree_engine.errors import RequestError
+from ddtree_engine.sampling import SamplingParams
+from ddtree_engine.shadow import ShadowEvidence
+
+FinishReason = Literal["stop", "length", "failed"]
+
+
+class Mode(StrEnum):
+    """The shape of a round's tree."""
+
+    AR = "ar"
+    LINEAR = "linear"
+    SHADOW = "shadow"
+    TREE = "tree"
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """How one request speculates.
+
+    Attributes:
+        mode: the shape.
+        budget: nodes of a tree besides the root; used by `tree` only.
+        topk: candidates a depth; used by `tree` and by the trees that `shadow` records.
+    """
+
+    mode: Mode = Mode.TREE
+    budget: int = 16
+    topk: int = 8
+
+    def __post_init__(self) -> None:
+        if self.budget < 1:
+            raise RequestError(f"budget must be 1 or more, got {self.budget}")
+        if self.topk < 1:
+            raise RequestError(f"topk must be 1 or more, got {self.topk}")
+
+
+@dataclass(slots=True)
+class Sequence:
+    """One request while it runs.
+
+    Attributes:
+        prompt: token ids, at least one.
+        max_tokens: how many tokens to emit at most.
+        sampling, speculation: how.
+        stop_ids: tokens that end the request; the one that does is emitted.
+        emitted: tokens so far, never more than `max_tokens`.
+        rounds: verify passes so far, prefill apart.
+        accepted: for each round, how many tokens it emitted.
+        finish_reason: "stop" or "length" once the request has ended; "failed" when numbers on its
+            own path were not finite: that round emits nothing.
+        shadow: evidence of a shadow request.
+    """
+
+    prompt: SequenceOf[int]
+    max_tokens: int
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    speculation: Speculation = field(default_factory=Speculation)
+    stop_ids: frozenset[int] = frozenset()
+    emitted: list[int] = field(default_factory=list)
+    rounds: int = 0
+    accepted: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    shadow: ShadowEvidence | None = None
+    prefilled: int = 0
+    row: int = -1
+
+    @property
+    def decoding(self) -> bool:
+        """Whether the whole prompt but its last token is committed."""
+        return self.prefilled == len(self.prompt) - 1
+
+    @property
+    def anchor(self) -> int:
+        """The last known token, not yet committed."""
+        return self.emitted[-1] if self.emitted else self.prompt[-1]
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Tokens emitted per round; None before the first round."""
+        return len(self.emitted) / self.rounds if self.rounds else None
+
+    def take(self, tokens: SequenceOf[int]) -> list[int]:
+        """Emit the tokens of a round up to a stop token or `max_tokens`; return those emitted."""
+        taken: list[int] = []
+        for token in tokens:
+            taken.append(token)
+            if token in self.stop_ids:
+                self.finish_reason = "stop"
+                break
+            if len(self.emitted) + len(taken) == self.max_tokens:
+                self.finish_reason = "length"
+                break
+        self.emitted.extend(taken)
+        self.rounds += 1
+        self.accepted.append(len(taken))
+        return taken
