@@ -34,7 +34,10 @@ def parse(text: str, name: str) -> Inventory:
         return Inventory.model_validate(_plain(document))
     except ValidationError as error:
         problems = sorted(
-            (*_position(document, detail["loc"]), _message(detail["loc"], detail))
+            (
+                *_position(document, detail["loc"], of_key=detail["type"] == "extra_forbidden"),
+                _message(detail["loc"], detail),
+            )
             for detail in error.errors(include_url=False)
         )
         raise InventoryError(
@@ -95,15 +98,20 @@ def _plain(node: object) -> object:
     return node
 
 
-def _position(document: CommentedMap, location: Sequence[str | int]) -> tuple[int, int]:
-    """Line and column (from 1) of the deepest node of `location` that the file has."""
+def _position(
+    document: CommentedMap, location: Sequence[str | int], *, of_key: bool
+) -> tuple[int, int]:
+    """Line and column (from 1) of the deepest node of `location` that the file has.
+
+    A scalar is shown where its value is, unless the mistake is its key; a block, where its key is.
+    """
     node: object = document
     line, column = 0, 0
     for step in location:
         if isinstance(node, CommentedMap) and step in node:
-            on_key = not isinstance(node[step], CommentedMap | CommentedSeq)
+            block = isinstance(node[step], CommentedMap | CommentedSeq)
             positions = node.lc.data[step]
-            line, column = (positions[2], positions[3]) if on_key else (positions[0], positions[1])
+            line, column = positions[:2] if block or of_key else positions[2:4]
             node = node[step]
         elif isinstance(node, CommentedSeq) and isinstance(step, int) and step < len(node):
             line, column = node.lc.data[step][:2]
