@@ -1,0 +1,173 @@
+"""The lock of a host: one operator at a time, and never one for ever."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ddtreectl.apply import lock as lock_module
+from ddtreectl.apply.interrupts import InterruptedByOperatorError, Interrupts
+from ddtreectl.apply.lock import STALE_AFTER, HostLock, stale
+from ddtreectl.apply.operator import Operator, current, start_ticks
+from ddtreectl.errors import LockedError
+from ddtreectl.facts.records import parse_lock
+from ddtreectl.hosts.local import LocalHost
+from ddtreectl.inventory.layout import Layout
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(str(tmp_path / "root"), "/e", "/u")
+
+
+@pytest.fixture
+def interrupts() -> Interrupts:
+    return Interrupts(lambda text: None)
+
+
+def lock_of(layout: Layout, operator: Operator | None = None) -> HostLock:
+    return HostLock(LocalHost("here"), layout, operator or current())
+
+
+@pytest.fixture
+def dead_process() -> tuple[int, int]:
+    """Pid and start time of a process that has ended."""
+    process = subprocess.Popen(["sleep", "60"])
+    ticks = start_ticks(process.pid)
+    assert ticks is not None
+    process.kill()
+    process.wait()
+    return process.pid, ticks
+
+
+def test_a_lock_names_its_owner_and_goes_with_the_block(
+    layout: Layout, interrupts: Interrupts
+) -> None:
+    with lock_of(layout).held(interrupts):
+        content = json.loads(Path(layout.lock).read_text())
+        assert content["pid"] == os.getpid()
+        assert content["command"]
+    assert not Path(layout.lock).exists()
+
+
+def test_a_second_operator_is_told_who_works(layout: Layout, interrupts: Interrupts) -> None:
+    with (
+        lock_of(layout).held(interrupts),
+        pytest.raises(LockedError, match=rf"locked by .*\(pid {os.getpid()}, since "),
+        lock_of(layout).held(interrupts),
+    ):
+        raise AssertionError("two operators hold one lock")
+    with lock_of(layout).held(interrupts):
+        pass
+
+
+def test_a_failure_in_the_block_releases_the_lock(layout: Layout, interrupts: Interrupts) -> None:
+    with pytest.raises(ZeroDivisionError), lock_of(layout).held(interrupts):
+        _ = 1 // 0
+    assert not Path(layout.lock).exists()
+
+
+def test_the_lock_of_a_dead_process_is_taken_over(
+    layout: Layout, interrupts: Interrupts, dead_process: tuple[int, int]
+) -> None:
+    gone = replace(current(), pid=dead_process[0], ticks=dead_process[1])
+    abandoned = lock_of(layout, gone)
+    abandoned._acquire()
+    lock = lock_of(layout)
+    with lock.held(interrupts):
+        assert lock.taken_over is not None
+        assert lock.taken_over.pid == dead_process[0]
+        assert json.loads(Path(layout.lock).read_text())["pid"] == os.getpid()
+
+
+def test_a_pid_that_was_used_again_is_not_the_owner() -> None:
+    me = current()
+    owner = parse_lock({"host": me.host, "boot": me.boot, "pid": me.pid, "ticks": me.ticks}, 1e6)
+    assert not stale(owner, me)
+    assert stale(replace(owner, ticks=me.ticks - 1), me)
+
+
+def test_the_lock_of_another_machine_is_stale_when_it_is_not_renewed() -> None:
+    me = current()
+    owner = parse_lock({"host": "elsewhere", "boot": "x", "pid": 1, "ticks": 1}, 0.0)
+    assert not stale(owner, me)
+    assert not stale(replace(owner, age=STALE_AFTER), me)
+    assert stale(replace(owner, age=STALE_AFTER + 1), me)
+
+
+def test_the_owner_renews_its_lock(
+    layout: Layout, interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_module, "RENEW_EVERY", 0.05)
+    with lock_of(layout).held(interrupts):
+        os.utime(layout.lock, (1000, 1000))
+        wait_until(lambda: Path(layout.lock).stat().st_mtime > 1000)
+
+
+def test_an_owner_whose_lock_was_taken_stops(
+    layout: Layout, interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_module, "RENEW_EVERY", 0.05)
+    lock = lock_of(layout)
+    with lock.held(interrupts):
+        lock.check()
+        Path(layout.lock).write_text('{"token": "another"}')
+        wait_until(lambda: lock._lost)
+        with pytest.raises(LockedError, match="taken over"):
+            lock.check()
+    assert Path(layout.lock).exists()  # the other operator's lock is not ours to remove
+
+
+def wait_until(condition: "object") -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_of_many_operators_one_gets_the_lock(layout: Layout) -> None:
+    won: list[HostLock] = []
+    refused: list[LockedError] = []
+
+    def compete() -> None:
+        lock = lock_of(layout)
+        try:
+            lock._acquire()
+        except LockedError as error:
+            refused.append(error)
+        else:
+            won.append(lock)
+
+    threads = [threading.Thread(target=compete) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(won), len(refused)) == (1, 7)
+
+
+def test_a_signal_waits_for_a_shielded_block(interrupts: Interrupts) -> None:
+    done = []
+
+    def work() -> None:
+        with interrupts.watch(), interrupts.shield():
+            os.kill(os.getpid(), signal.SIGTERM)
+            done.append("finished")
+
+    with pytest.raises(InterruptedByOperatorError, match="SIGTERM"):
+        work()
+    assert done == ["finished"]
+
+
+def test_only_the_first_signal_interrupts(interrupts: Interrupts) -> None:
+    with interrupts.watch():
+        with pytest.raises(InterruptedByOperatorError):
+            os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)  # cleaning up goes on
