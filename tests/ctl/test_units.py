@@ -110,7 +110,7 @@ def test_systemd_has_nothing_to_say_about_the_unit(tmp_path: Path) -> None:
         ("UMask=0027", "Environment=A=b c", "Invalid environment assignment"),
         ("bin/ddtree-engine", "bin/not-there", "is not executable"),
         ("Description=", "Description=%z ", "Failed to resolve unit specifiers"),
-        ("ExecStart=", 'ExecStart="', "Invalid"),
+        ("ExecStart=", 'ExecStart="', "Unbalanced quoting"),
     ],
 )
 def test_every_word_of_systemd_is_a_failure(
