@@ -31,6 +31,10 @@ SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 
 class Totals:
     """Measured work since the start.
 
+    Requests that ask for another mode or budget than the server's are left out of `rounds`,
+    `tokens` and
+    `decode_seconds`: what remains is how the deployed mode does.
+
     Attributes:
         requests: that came to their end: a stop, or their length.
         rounds: verify passes, one for each request in each of them.
@@ -141,26 +145,31 @@ class Metrics:
         )
         self.running = Gauge("ddtree_running", "Requests that hold a row.", registry=registry)
 
-    def observe_round(self, mode: str, tokens: int) -> None:
-        """Count one request's part in a round."""
+    def observe_round(self, mode: str, tokens: int, *, as_served: bool = True) -> None:
+        """Count one request's part in a round; in the totals only if it ran `as_served`."""
         self.rounds.labels(mode).inc()
         self.tokens.labels(mode).inc(tokens)
         self.acceptance_length.labels(mode).observe(tokens)
-        totals = self.totals
-        self.totals = replace(totals, rounds=totals.rounds + 1, tokens=totals.tokens + tokens)
+        if as_served:
+            totals = self.totals
+            self.totals = replace(totals, rounds=totals.rounds + 1, tokens=totals.tokens + tokens)
 
-    def observe_decoding(self, seconds: float, stages: Mapping[Stage, float]) -> None:
+    def observe_decoding(
+        self, seconds: float, stages: Mapping[Stage, float], *, as_served: bool = True
+    ) -> None:
         """Count the wall time of a step of the loop.
 
         Args:
             seconds: of the round in it; 0 if there was none.
             stages: seconds of each stage since the decoder was made; only what they grew counts.
+            as_served: whether a request that counts in the totals had part in it.
         """
         for stage, total in stages.items():
             self.stage_seconds.labels(stage).inc(total - self._stage_seconds.get(stage, 0.0))
             self._stage_seconds[stage] = total
-        totals = self.totals
-        self.totals = replace(totals, decode_seconds=totals.decode_seconds + seconds)
+        if as_served:
+            totals = self.totals
+            self.totals = replace(totals, decode_seconds=totals.decode_seconds + seconds)
 
     def skip_stages(self, stages: Mapping[Stage, float]) -> None:
         """Leave out what the stages took so far: it was warm-up."""

@@ -75,11 +75,14 @@ class Job:
         sequence: for the decoder.
         text: turns its tokens into text.
         deliver: called by the decode thread with each event; must not block.
+        as_served: whether it speculates as the server does by default. Totals, which tell how a
+            deployed mode does, count these requests only.
     """
 
     sequence: Sequence
     text: TextStream
     deliver: Callable[[Event], None]
+    as_served: bool = True
     arrived: float = field(default_factory=monotonic)
     completion_tokens: int = 0
     decode_seconds: float = 0.0
@@ -240,7 +243,8 @@ class Scheduler:
                 self._end(job, "failed", NotFiniteError())
             else:
                 self._advance(job, tokens, sequence.finish_reason)
-        self._metrics.observe_decoding(seconds, self._decoder.seconds)
+        counted = any(jobs[id(sequence)].as_served for sequence, _ in results)
+        self._metrics.observe_decoding(seconds, self._decoder.seconds, as_served=counted)
 
     def _drop_cancelled(self) -> None:
         with self._changed:
@@ -277,7 +281,7 @@ class Scheduler:
         piece = job.text.feed(tokens[:-1] if by_token else tokens)
         used = job.text.consumed - before + (by_token and not job.text.stopped)
         job.completion_tokens += used
-        self._metrics.observe_round(job.mode, used)
+        self._metrics.observe_round(job.mode, used, as_served=job.as_served)
         reason = "stop" if job.text.stopped else ended
         if reason is not None:
             piece += job.text.finish()

@@ -112,6 +112,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         drafter=drafter_name(arguments),
         device=arguments.device,
         dtype=arguments.dtype,
+        threads=arguments.threads,
         mode=arguments.mode,
         budget=arguments.budget,
         topk=arguments.topk,

@@ -112,7 +112,12 @@ async def generate(
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(events.put_nowait, event)
 
-    job = Job(sequence, TextStream(engine.tokenizer.decode, asked.stop), deliver)
+    job = Job(
+        sequence,
+        TextStream(engine.tokenizer.decode, asked.stop),
+        deliver,
+        as_served=sequence.speculation == service.speculation(None),
+    )
     scheduler.submit(job)
     watcher = asyncio.create_task(_cancel_when_client_leaves(http, scheduler, job))
     http.state.watcher = watcher  # the event loop holds tasks weakly

@@ -121,7 +121,11 @@ class Service:
             self.notifier.status("loading the model")
             settings = self.settings
             engine = load_engine(
-                settings.model, settings.drafter, device=settings.device, dtype=settings.dtype
+                settings.model,
+                settings.drafter,
+                device=settings.device,
+                dtype=settings.dtype,
+                threads=settings.threads,
             )
             scheduler = self._prepare(engine)
             self.engine, self.scheduler = engine, scheduler

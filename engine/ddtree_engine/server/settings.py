@@ -27,6 +27,7 @@ class Settings:
     drafter: str | None
     device: str = "auto"
     dtype: str = "auto"
+    threads: int | None = None
     mode: ModeName = "tree"
     budget: int = 16
     topk: int = 8

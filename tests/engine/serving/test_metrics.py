@@ -41,6 +41,17 @@ def test_rounds_and_ends() -> None:
     assert metrics.totals.acceptance_length == 6.5
 
 
+def test_totals_leave_out_what_did_not_run_as_served() -> None:
+    metrics = Metrics()
+    metrics.observe_round("tree", 4)
+    metrics.observe_decoding(2.0, {})
+    metrics.observe_round("ar", 1, as_served=False)
+    metrics.observe_decoding(5.0, {}, as_served=False)
+    assert metrics.totals.acceptance_length == 4.0
+    assert metrics.totals.tokens_per_second == 2.0
+    assert samples(metrics)["ddtree_rounds_total", (("mode", "ar"),)] == 1
+
+
 def test_nothing_yet() -> None:
     totals = Metrics().totals
     assert totals.acceptance_length is None
