@@ -3,7 +3,7 @@
 Decoding is lossless, so every mode emits what `ar` emits, but for the rounding of logits: a matrix
 product over 17 rows may round otherwise than one over a single row. Where two tokens differ the
 *gap*
-tells which it is: how far, under `ar`, the token that `ar` chose stands above the other one.
+tells which it is: how far apart the two tokens are under `ar`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Divergence:
     Attributes:
         prompt: index of the prompt.
         position: index among the emitted tokens.
-        gap: by how much `ar` prefers its own token there, in logits (noise included).
+        gap: how far apart `ar` sees the two tokens there, in logits (noise included).
     """
 
     mode: str
@@ -220,5 +220,6 @@ def _divergence(
         at = torch.tensor([len(prompt) + position], device=logits.device)
         noise = sampling.gumbel_noise(params.seed, at, logits.shape[-1])[0]
         scores = logits + noise * params.temperature
-    gap = scores[baseline[position]] - scores[other.emitted[position]]
-    return Divergence(mode, params.temperature, index, position, float(gap))
+    # Recomputed logits may round to the other side of a tie: what counts is the distance.
+    gap = abs(float(scores[baseline[position]] - scores[other.emitted[position]]))
+    return Divergence(mode, params.temperature, index, position, gap)

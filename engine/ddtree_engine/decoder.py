@@ -85,6 +85,8 @@ class Decoder:
                 drafter.config, rows=rows, max_length=room, dtype=dtype, device=self.device
             )
         self.sequences: list[Sequence] = []
+        # Host time. On a GPU, work that a stage only launches is waited for in the next one that
+        # reads a result: the drafter's in `draft`, the target's in `accept`.
         self.seconds: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
 
     @property
