@@ -99,14 +99,6 @@ class ModeResult:
         return statistics.median(self.tokens_per_second)
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """What `compare` found, all temperatures together."""
-
-    results: list[ModeResult]
-    divergences: list[Divergence]
-
-
 def run_request(decoder: Decoder, request: Request) -> float:
     """Run one request alone to its end; return the seconds that its rounds took.
 
