@@ -4,15 +4,19 @@ A timer on the host starts a script that was put there before the swap. Whoever 
 stops the timer. It needs systemd: the timer must outlive the operator's connection.
 """
 
+import json
 from shlex import quote
 
 from ddtreectl.apply.session import Session
 from ddtreectl.hosts.protocol import check
 from ddtreectl.inventory.layout import slot_units
 from ddtreectl.inventory.select import Place
+from ddtreectl.inventory.service import ServiceSpec
 from ddtreectl.plan.step import Candidate
 
-MARGIN = 300
+MARGIN = 900
+"""Seconds beyond the start deadlines: for the stop before them and the smoke test after them."""
+
 DEADLINE = 60.0
 
 
@@ -21,11 +25,18 @@ def timer(slot: str) -> str:
     return f"ddtree-revert-{slot}"
 
 
-def script(place: Place, back: Candidate | None) -> str:
-    """Shell script that stops what runs in the slot and starts `back`, if there is one."""
+def script(place: Place, failed: int | None, back: Candidate | None) -> str:
+    """Shell script that stops what runs in the slot and starts `back`, if there is one.
+
+    It marks generation `failed`, if there is one, as what it is.
+    """
     layout, slot = place.layout, place.slot_name
     units = " ".join(quote(unit) for unit in slot_units(slot))
     lines = ["#!/bin/sh", f"systemctl stop {units}"]
+    if failed is not None:
+        state = quote(f"{layout.generation(slot, failed)}/state.json")
+        content = quote(json.dumps({"status": "failed", "reason": "the operator was lost"}))
+        lines.append(f"printf %s {content} >{state}.new && mv -T {state}.new {state}")
     if back:
         staged = quote(f"{layout.generation(slot, back.number)}/{back.unit}")
         installed = quote(layout.unit(back.unit))
@@ -39,11 +50,26 @@ def script(place: Place, back: Candidate | None) -> str:
     return "\n".join([*lines, f"rm -f {quote(layout.swap(slot))}", ""])
 
 
-def arm(session: Session, place: Place, candidate: Candidate, back: Candidate | None) -> None:
-    """Start the timer; it goes off well after the last health check must have ended."""
+def arm(
+    session: Session,
+    place: Place,
+    service: ServiceSpec,
+    *,
+    failed: int | None,
+    back: Candidate | None,
+) -> None:
+    """Start the timer; it goes off well after the last health check of `service` must have ended.
+
+    Args:
+        session: the operator at work.
+        place: the slot.
+        service: what is being started.
+        failed: the generation to mark failed, if the timer goes off.
+        back: the generation to start then.
+    """
     path = f"{place.layout.slot(place.slot_name)}/revert.sh"
-    session.host.put(path, script(place, back).encode(), mode=0o755)
-    seconds = 2 * candidate.service.start_timeout + candidate.service.stop_timeout + MARGIN
+    session.host.put(path, script(place, failed, back).encode(), mode=0o755)
+    seconds = 2 * service.start_timeout + service.stop_timeout + MARGIN
     disarm(session, place)
     name = timer(place.slot_name)
     armed = session.host.run(

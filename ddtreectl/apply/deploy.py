@@ -259,6 +259,8 @@ class Deployment:
             generations.end_swap(session, place.slot_name)
         else:
             session.report.say(f"  bringing generation {back.number} back")
+            if facts.systemd_run:
+                deadman.arm(session, place, back.service, failed=None, back=back)
             execution.run(restore_steps(place, back, facts))
         if facts.systemd:
             deadman.disarm(session, place)

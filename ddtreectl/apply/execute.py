@@ -55,9 +55,7 @@ class Execution:
             ),
             Action.CHECK_MODEL: lambda _: prepare.check_model(self.session, self._wanted),
             Action.BEGIN_SWAP: lambda _: self._begin_swap(),
-            Action.ARM_REVERT: lambda _: deadman.arm(
-                self.session, self.place, self._wanted, self.back
-            ),
+            Action.ARM_REVERT: lambda _: self._arm_revert(),
             Action.STOP: lambda step: exchange.stop(self.session, step.units),
             Action.AWAIT_RELEASE: lambda _: exchange.await_release(self.session, self.place),
             Action.INSTALL_UNIT: lambda _: exchange.install_unit(self.session, self._wanted),
@@ -99,6 +97,11 @@ class Execution:
             self._wanted.number,
             self.back.number if self.back else None,
         )
+
+    def _arm_revert(self) -> None:
+        wanted = self._wanted
+        failed = wanted.number if self.staged else None
+        deadman.arm(self.session, self.place, wanted.service, failed=failed, back=self.back)
 
     def _start(self) -> None:
         session, candidate = self.session, self._wanted

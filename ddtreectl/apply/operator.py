@@ -42,7 +42,7 @@ def current() -> Operator:
     except (KeyError, OSError):
         user = str(os.getuid())
     boot = Path("/proc/sys/kernel/random/boot_id")
-    words = [Path(sys.argv[0]).name, *sys.argv[1:]]
+    words = ["ddtreectl", *sys.argv[1:]]
     return Operator(
         user=user,
         host=socket.gethostname(),

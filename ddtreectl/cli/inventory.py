@@ -9,6 +9,7 @@ from ddtreectl.cli import output
 from ddtreectl.cli.context import Json, context
 from ddtreectl.errors import ExitCode
 from ddtreectl.inventory.loader import load
+from ddtreectl.inventory.model import Inventory
 
 
 def check(
@@ -49,4 +50,10 @@ def show(ctx: typer.Context, as_json: Json = False) -> int:
         for kept in host.protected:
             gpus = f"GPU {', '.join(map(str, kept.gpus))}" if kept.gpus else "no GPU"
             console.print(f"  protected {kept.name}: {gpus}, port {kept.port or 'none'}")
+    return int(ExitCode.DONE)
+
+
+def schema() -> int:
+    """Print the JSON schema of an inventory file."""
+    output.document(Inventory.model_json_schema())
     return int(ExitCode.DONE)

@@ -72,6 +72,7 @@ app.command("demo")(_exiting(demo.demo))
 app.command("render")(_exiting(render.render))
 inventories = typer.Typer(help="Look at the inventory.", no_args_is_help=True)
 inventories.command("check")(_exiting(inventory.check))
+inventories.command("schema")(_exiting(inventory.schema))
 inventories.command("show")(_exiting(inventory.show))
 app.add_typer(inventories, name="inventory")
 

@@ -42,7 +42,7 @@ def parse(text: str, name: str) -> Inventory:
         )
         raise InventoryError(
             "\n".join(f"{name}:{line}:{column}: {message}" for line, column, message in problems),
-            hint="the keys of an inventory are listed in docs/reference/inventory.md",
+            hint="`ddtreectl inventory schema` prints every key",
         ) from None
 
 

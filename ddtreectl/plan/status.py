@@ -44,6 +44,7 @@ class ServiceStatus:
         environment: the environment that it runs from.
         deployed_by: user@host.
         deployed_at: ISO 8601.
+        restarts: how often it ended and was restarted, or None where nothing restarts it.
         problem: what is wrong, in words; empty where nothing is.
     """
 
@@ -66,6 +67,7 @@ class ServiceStatus:
     environment: str
     deployed_by: str
     deployed_at: str
+    restarts: int | None
     problem: str
 
 
@@ -163,7 +165,8 @@ def _service(place: Place, facts: HostFacts, now: float) -> ServiceStatus | None
         environment=generation.environment,
         deployed_by=generation.created_by,
         deployed_at=generation.created_at,
-        problem=problem or _drift(generation, facts),
+        restarts=unit.restarts,
+        problem=problem or _drift(generation, facts) or _restarted(unit),
     )
 
 
@@ -203,3 +206,10 @@ def _drift(generation: Generation, facts: HostFacts) -> str:
     if hashlib.sha256(text.encode()).hexdigest() != generation.unit_sha256:
         return f"the unit file differs from the one of generation {generation.number}"
     return ""
+
+
+def _restarted(unit: Unit) -> str:
+    if not unit.restarts:
+        return ""
+    times = "once" if unit.restarts == 1 else f"{unit.restarts} times"
+    return f"it ended and was restarted {times}; `ddtreectl logs` may say why"

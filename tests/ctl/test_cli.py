@@ -109,6 +109,8 @@ def test_inventory_check(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     wrong.write_text("hosts:\n  local: {connection: local, slots: {cpu0: {port: 30001}}}\n")
     assert run(["inventory", "check", str(wrong)]) == 2
     assert f"{wrong}:2:38: hosts.local.slots.cpu0" in capsys.readouterr().err
+    assert run(["inventory", "schema"]) == 0
+    assert "hosts" in json.loads(capsys.readouterr().out)["properties"]
     assert run(["inventory", "show", "--json"]) == 0
     assert "local" in json.loads(capsys.readouterr().out)["hosts"]
 
