@@ -1,5 +1,19 @@
 """Causal convolution whose taps are a node's ancestors."""
 
-from ddtree_engine.ops.tree_conv.vectorized import tree_conv
+from __future__ import annotations
+
+from torch import Tensor
+
+from ddtree_engine.ops.device import runs_kernel
+from ddtree_engine.ops.tree_conv import vectorized
 
 __all__ = ["tree_conv"]
+
+
+def tree_conv(x: Tensor, tail: Tensor, taps: Tensor, weight: Tensor) -> Tensor:
+    """See `naive.tree_conv`."""
+    if runs_kernel(x, tail, weight) and x.stride(2) == 1 and tail.stride(2) == 1:
+        from ddtree_engine.ops.tree_conv import kernel
+
+        return kernel.tree_conv(x, tail, taps, weight)
+    return vectorized.tree_conv(x, tail, taps, weight)

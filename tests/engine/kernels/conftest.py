@@ -1,0 +1,27 @@
+"""Kernels run on the GPU where there is one, else on the CPU under Triton's interpreter.
+
+Triton decides at its import which of the two a process gets, so this must come before any test
+that imports it. Where one of them did already, the tests here would compile for a GPU that is not
+there; they say so instead.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+import torch
+
+if not torch.cuda.is_available() and "triton" not in sys.modules:
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    pytest.importorskip("triton")
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.fail("triton was imported before tests/engine/kernels could ask for its interpreter")
+    return torch.device("cpu")
