@@ -132,13 +132,10 @@ class Execution:
     def _boot(self, slot: str, unit: str | None) -> None:
         """Start `unit` at boot and no other unit of the slot."""
         session, supervisor = self.session, self.session.supervisor
-        others = [
-            name
-            for name in slot_units(slot)
-            if name != unit and session.host.read(session.layout.unit(name)) is not None
-        ]
+        facts = session.look()
+        others = [name for name in slot_units(slot) if name != unit and facts.unit(name).enabled]
         if others:
             session.host.run(supervisor.disable(others), deadline=COMMAND_DEADLINE)
-        if unit:
+        if unit and not facts.unit(unit).enabled:
             enabled = session.host.run(supervisor.enable(unit), deadline=COMMAND_DEADLINE)
             check(enabled, f"unit `{unit}` cannot be enabled")

@@ -107,7 +107,6 @@ def test_a_port_taken_by_a_foreign_process(machine: Machine) -> None:
         ("exit", "ended"),
         ("die-after-ready", "ended"),
         ("wrong-mode", "the service says mode `ar`, and `linear` was deployed"),
-        ("wrong-text", "mode `linear` changes the text of the model"),
     ],
 )
 def test_an_unhealthy_service_is_taken_back(serving: Machine, fault: str, said: str) -> None:
@@ -139,6 +138,7 @@ def test_a_service_that_is_never_ready(serving: Machine, fault: str, said: str) 
 def test_a_new_budget_of_the_same_mode_is_taken_back_too(serving: Machine) -> None:
     failed = serving.deploy("tree", "--budget", "64", *serving.model("bad", "wrong-text"))
     assert failed.returncode == 6, failed.stderr
+    assert "mode `tree` changes the text of the model" in failed.stderr
     assert_generation_1_serves(serving)
     unit = (serving.folder / "etc/systemd/system/ddtree-cpu7-tree.service").read_text()
     assert "Generation=1" in unit
@@ -150,14 +150,6 @@ def test_a_first_deploy_that_fails_leaves_the_slot_empty(machine: Machine) -> No
     assert "no good generation to return to" in failed.stderr
     assert machine.processes_of_slot() == []
     assert machine.deploy("tree").returncode == 0
-
-
-def test_a_service_that_ignores_sigterm_is_killed_in_time(machine: Machine) -> None:
-    assert machine.deploy("tree", *machine.model("slow", "stubborn")).returncode == 0
-    swapped = machine.deploy("linear")
-    assert swapped.returncode == 0, swapped.stderr
-    assert machine.service()["mode"] == "linear"
-    assert len(machine.processes_of_slot()) == 1
 
 
 def test_a_process_that_outlived_its_unit_is_stopped_as_ours(serving: Machine) -> None:
@@ -187,12 +179,14 @@ def read_until(process: "subprocess.Popen[str]", text: str) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupt_in_any_step_leaves_the_old_service_serving(serving: Machine) -> None:
+def test_an_interrupt_in_any_state_leaves_the_old_service_serving(serving: Machine) -> None:
     signals = itertools.cycle([signal.SIGINT, signal.SIGTERM])
-    for title in plan_titles(serving, "linear")[:-1]:
+    # One step of each state that the slot can be in: not touched yet, empty, starting, started.
+    states = ("check model", "stop", "start", "health 2")
+    for title in [title for title in plan_titles(serving, "linear") if title.startswith(states)]:
         number = next(signals)
         operator = serving.begin("deploy", "local", "--mode", "linear")
-        read_until(operator, f"✓ {without_number(title)}")
+        read_until(operator, f"✓ {title}")
         operator.send_signal(number)
         _, said = operator.communicate(timeout=60)
         assert operator.returncode in {1, 6}, (title, said)
@@ -200,16 +194,11 @@ def test_an_interrupt_in_any_step_leaves_the_old_service_serving(serving: Machin
         assert_generation_1_serves(serving)
 
 
-def without_number(title: str) -> str:
-    """A title without the number of the generation, which grows with each attempt."""
-    return "write generation" if title.startswith("write generation") else title
-
-
 @pytest.mark.slow
 def test_an_operator_killed_in_mid_swap_is_recovered_from(serving: Machine) -> None:
     commands = itertools.cycle(["deploy", "rollback"])
     titles = plan_titles(serving, "linear")
-    after_stop = [title for title in titles if title.startswith(("stop", "start", "health 2"))]
+    after_stop = [title for title in titles if title.startswith(("stop", "start"))]
     for title, command in zip(after_stop, commands, strict=False):
         operator = serving.begin("deploy", "local", "--mode", "linear")
         read_until(operator, f"✓ {title}")

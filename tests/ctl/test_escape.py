@@ -129,7 +129,7 @@ def test_systemd_reads_exactly_the_file(folder: Path, texts: list[str]) -> None:
         text=True,
         check=True,
     )
-    shown = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    shown = dict(line.split("=", 1) for line in done.stdout.split("\n") if line)
     found = {name: unquoted(text) for name, text in shown.items() if name.startswith("V")}
     assert found == variables
 

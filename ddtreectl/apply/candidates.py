@@ -1,0 +1,86 @@
+"""From what is asked to a candidate: a new generation, or one to go back to."""
+
+from ddtreectl import bundle
+from ddtreectl.apply import generations
+from ddtreectl.apply.session import Session
+from ddtreectl.env.lock import EnvironmentLock
+from ddtreectl.env.wheel import engine_wheel
+from ddtreectl.errors import UsageError
+from ddtreectl.facts.host import HostFacts
+from ddtreectl.facts.records import Generation
+from ddtreectl.inventory.select import Place
+from ddtreectl.inventory.service import ServiceSpec
+from ddtreectl.plan.step import Candidate
+from ddtreectl.plan.wish import Wish, next_number, serving
+from ddtreectl.units.render import render
+
+UNKNOWN_ENVIRONMENT = "engine-unknown"
+
+
+def facts_for(session: Session, service: ServiceSpec | None) -> HostFacts:
+    """The facts of the host, and whether it has the model folders of `service`."""
+    return session.gather((service.model, service.drafter) if service else ())
+
+
+def new_generation(place: Place, service: ServiceSpec, facts: HostFacts, *, force: bool) -> Wish:
+    """The next generation of a slot, in the environment that fits the host's interpreter."""
+    environment = UNKNOWN_ENVIRONMENT  # without an interpreter, which the plan refuses
+    if facts.python is not None:
+        constraints = bundle.constraints().read_text()
+        environment = EnvironmentLock.for_python(facts.python, engine_wheel(), constraints).name
+    number = next_number(place, facts)
+    unit = render(
+        layout=place.layout,
+        slot=place.slot_name,
+        service=service,
+        generation=number,
+        environment=environment,
+    )
+    candidate = Candidate(
+        number=number,
+        service=service,
+        environment=environment,
+        unit=unit.name,
+        unit_text=unit.text,
+        environment_file=unit.environment_file,
+        staged=False,
+    )
+    return Wish(place, candidate, unit.argv, force)
+
+
+def earlier_generation(session: Session, place: Place, to: int | None) -> tuple[Wish, HostFacts]:
+    """A good generation of a slot, and the facts about the host and its model folders.
+
+    Args:
+        session: the operator at work.
+        place: the slot.
+        to: its number; None for the one that was good before the one that serves.
+
+    Raises:
+        UsageError: there is no such generation, or it is not good.
+    """
+    found = _target(place, session.gather(), to)
+    candidate = generations.load(session, found)
+    return Wish(place, candidate), facts_for(session, candidate.service)
+
+
+def _target(place: Place, facts: HostFacts, to: int | None) -> Generation:
+    entries = facts.records.of_slot(place.slot_name)
+    where = f"`{place.slot_name}` of `{place.host_name}`"
+    listed = ", ".join(f"{entry.number} ({entry.status})" for entry in entries) or "none"
+    good = [entry for entry in entries if entry.status == "good"]
+    if to is not None:
+        for entry in good:
+            if entry.number == to:
+                return entry
+        raise UsageError(
+            f"generation {to} of {where} is not one to go back to",
+            hint=f"only good generations are; there are: {listed}",
+        )
+    now = serving(place, facts)
+    earlier = [entry for entry in good if now is None or entry.number != now.number]
+    if not earlier:
+        raise UsageError(
+            f"there is no other good generation of {where}", hint=f"there are: {listed}"
+        )
+    return max(earlier, key=lambda entry: (entry.changed_at, entry.number))

@@ -1,0 +1,135 @@
+"""The way back: after a failed swap, and after one that its operator has left."""
+
+from ddtreectl.apply import deadman, evidence, exchange, generations
+from ddtreectl.apply.execute import Execution
+from ddtreectl.apply.interrupts import InterruptedByOperatorError
+from ddtreectl.apply.lock import HostLock
+from ddtreectl.apply.session import Session
+from ddtreectl.errors import DdtreectlError, RolledBackError, StepError
+from ddtreectl.facts.host import HostFacts
+from ddtreectl.inventory.layout import slot_units
+from ddtreectl.inventory.select import Place
+from ddtreectl.plan.step import Action, Candidate, Phase
+from ddtreectl.plan.swap import plan_stop, restore_steps
+from ddtreectl.plan.wish import last_good
+
+
+class WayBack:
+    """Leaves a slot in a known state.
+
+    Args:
+        session: the operator at work.
+        place: the slot.
+        lock: held by this operator.
+    """
+
+    def __init__(self, session: Session, place: Place, lock: HostLock) -> None:
+        self._session = session
+        self._place = place
+        self._lock = lock
+
+    def conclude(self, execution: Execution, error: BaseException) -> DdtreectlError:
+        """Undo what a failed execution has done, and return what to tell the operator."""
+        what, cause, hint = _described(error)
+        number = execution.candidate.number if execution.candidate else None
+        if execution.phase is Phase.PREPARE:
+            if execution.staged and number is not None:
+                generations.mark(self._session, self._place.slot_name, number, "failed", what)
+            if execution.candidate is None:
+                return StepError(what, cause=cause, hint=hint)
+            return StepError(what, cause=cause, hint=hint or "what served before still serves")
+        seen: tuple[str, ...] = ()
+        if execution.health is not None:
+            seen = evidence.gather(self._session, execution.health, execution.mark)
+        self._session.report.say(f"  ! {what}")
+        restored = self._restore(execution, what)
+        see = f"see `ddtreectl status {self._place.host_name}` and `ddtreectl logs`"
+        if execution.back is None:
+            text = f"{what}; the slot is empty: there was no good generation to return to"
+            return StepError(text, cause=cause, hint=hint or see, evidence=seen)
+        back = f"generation {execution.back.number}"
+        if restored is None:
+            text = f"{what}; {back} serves again"
+            return RolledBackError(text, cause=cause, hint=hint, evidence=seen)
+        text = f"{what}; {back} could not be brought back: {restored.message}"
+        return StepError(text, cause=cause, hint=see, evidence=seen)
+
+    def _restore(self, execution: Execution, reason: str) -> DdtreectlError | None:
+        """Mark the candidate failed and bring `back` into service. Returns why it cannot."""
+        session, place = self._session, self._place
+        failed = execution.candidate
+        try:
+            if failed is not None:
+                if execution.health is not None:
+                    exchange.end_job(session, execution.health.job, failed.unit)
+                if execution.staged:
+                    generations.mark(session, place.slot_name, failed.number, "failed", reason)
+            self._bring_back(execution.back)
+        except DdtreectlError as error:
+            return error
+        return None
+
+    def _bring_back(self, back: Candidate | None) -> None:
+        """Bring a good generation into service, or empty the slot where there is none."""
+        session, place = self._session, self._place
+        facts = session.gather()
+        execution = Execution(session, place, self._lock, back)
+        if back is None:
+            plan = plan_stop(place, facts)
+            execution.run(tuple(s for s in plan.steps if s.action is not Action.MARK_STOPPED))
+            generations.end_swap(session, place.slot_name)
+        else:
+            session.report.say(f"  bringing generation {back.number} back")
+            if facts.systemd_run:
+                deadman.arm(session, place, back.service, failed=None, back=back)
+            execution.run(restore_steps(place, back, facts))
+        if facts.systemd:
+            deadman.disarm(session, place)
+
+    def recover(self) -> int | None:
+        """Set right what an operator who is gone has left. Returns what came back."""
+        session, place = self._session, self._place
+        if self._lock.taken_over is not None:
+            session.report.say(f"took over the lock of {self._lock.taken_over}, who is gone")
+            session.audit("lock-taken-over", previous=str(self._lock.taken_over))
+        swap = session.gather(only=("records",)).records.swap_of(place.slot_name)
+        if swap is None:
+            return None
+        facts = session.gather()
+        session.report.say(
+            f"the swap to generation {swap.to} by {swap.owner} was interrupted: setting it right"
+        )
+        good = last_good(place, facts)
+        number = swap.back if swap.back is not None else good.number if good else None
+        for unit in slot_units(place.slot_name):
+            self._end_jobs(facts, unit)
+        for entry in facts.records.of_slot(place.slot_name):
+            if entry.number == swap.to and entry.status == "pending":
+                generations.mark(session, place.slot_name, swap.to, "failed", "interrupted")
+        with session.interrupts.shield():
+            self._bring_back(candidate_of(session, place, facts, number))
+        session.audit("recovered", slot=place.slot_name, generation=number, failed=swap.to)
+        return number or 0
+
+    def _end_jobs(self, facts: HostFacts, unit: str) -> None:
+        for process in facts.processes.values():
+            if f"start {unit}" in process.command:
+                exchange.end_job(self._session, process.pid, unit)
+
+
+def candidate_of(
+    session: Session, place: Place, facts: HostFacts, number: int | None
+) -> Candidate | None:
+    """Generation `number` of a slot as it lies on the host, or None where there is none."""
+    for entry in facts.records.of_slot(place.slot_name):
+        if entry.number == number:
+            return generations.load(session, entry)
+    return None
+
+
+def _described(error: BaseException) -> tuple[str, str, str]:
+    if isinstance(error, DdtreectlError):
+        return error.message, error.cause, error.hint
+    if isinstance(error, InterruptedByOperatorError):
+        return f"interrupted by {error.name}", "", ""
+    return f"ddtreectl failed: {error!r}", "", "this is a mistake in ddtreectl; please report it"
