@@ -110,10 +110,17 @@ def sweep() -> None:
         path.name
         for parent in here.paths.values()
         for path in parent.glob(f"{PREFIX}*")
-        if not Path("/proc", path.name.removeprefix(PREFIX)).exists()
+        if not _alive(path.name.removeprefix(PREFIX))
     }
     for name in found:
         here.child(name).remove()
+
+
+def _alive(pid: str) -> bool:
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())  # empty: ended and not reaped yet
+    except OSError:
+        return False
 
 
 def _set(path: Path, value: str) -> None:

@@ -17,7 +17,7 @@ from tests.fleet.lab import cgroups, packages
 from tests.fleet.lab.host import Host
 from tests.fleet.lab.network import REPOSITORY, entered, nsenter
 from tests.fleet.lab.shell import LabError, call
-from tests.fleet.lab.ssh import write_inventory, write_ssh_files
+from tests.fleet.lab.ssh import write_inventory, write_known_hosts, write_ssh_config
 from tests.fleet.lab.topology import HostSpec, Topology
 
 ANSWER_DEADLINE = 150.0
@@ -123,9 +123,14 @@ class Fleet:
     # ---- life ----
 
     def heal(self) -> None:
-        """Undo all faults of all hosts, and boot those that are down."""
+        """Undo all faults of all hosts, boot those that are down, and know their host keys."""
         for host in self.hosts.values():
             host.heal()
+        self.trust_host_keys()
+
+    def trust_host_keys(self) -> None:
+        """Have the host keys in `known_hosts` that the hosts have now."""
+        write_known_hosts(self.folder, self.request("state"))
 
     def request(self, operation: str, host: str = "", **arguments: object) -> dict[str, Any]:
         """Have the supervisor do something, and return the state of all hosts afterwards.
@@ -178,7 +183,8 @@ class Fleet:
             self._let_go()
             shutil.rmtree(self.folder, ignore_errors=True)
             raise LabError(f"no lab: {answer['error'] or log[-2000:]}")
-        write_ssh_files(self.folder, self.topology, answer["hosts"])
+        write_known_hosts(self.folder, answer["hosts"])
+        write_ssh_config(self.folder, self.topology)
         write_inventory(self.folder, self.topology)
         content = {"pid": self.pid, "hosts": self.topology.to_json()}
         (self.folder / "lab.json").write_text(json.dumps(content))

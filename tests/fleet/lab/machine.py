@@ -62,7 +62,7 @@ class Machine:
         self.disk = Disk(folder / "disk", self.spec.disk)
         self.boots = 0
         self.pid: int | None = None
-        self._gateway = topology.address(self.spec.behind) if self.spec.behind else CONTROL
+        self._gateway = topology.bastion_address(name) or CONTROL
         self._boot: asyncio.subprocess.Process | None = None
         self._end: asyncio.Task[None] | None = None
         self._log: KernelLog | None = None

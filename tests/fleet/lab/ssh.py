@@ -16,13 +16,17 @@ def known_hosts_line(address: str, port: int, host_key: str) -> str:
     return f"{name} {' '.join(host_key.split()[:2])}\n"
 
 
-def write_ssh_files(folder: Path, topology: Topology, state: Mapping[str, Any]) -> None:
-    """Write `ssh_config` and `known_hosts`; the hosts' names work as destinations with them."""
+def write_known_hosts(folder: Path, state: Mapping[str, Any]) -> None:
+    """Write `known_hosts` with the keys that the hosts have now."""
     known = [
         known_hosts_line(entry["address"], entry["port"], entry["host_key"])
         for entry in state.values()
     ]
     (folder / "known_hosts").write_text("".join(known))
+
+
+def write_ssh_config(folder: Path, topology: Topology) -> None:
+    """Write `ssh_config`, with which the hosts' names are destinations."""
     blocks = [_block(folder, spec, topology.address(spec.name)) for spec in topology.hosts]
     (folder / "ssh_config").write_text("\n".join(blocks))
 

@@ -91,6 +91,11 @@ class Topology:
         """The address that ssh reaches a host by."""
         return self.interfaces(name)[0].address
 
+    def bastion_address(self, name: str) -> str | None:
+        """Where a host that is behind a bastion finds it."""
+        _, host = self._find(name)
+        return self.interfaces(host.behind)[1].address if host.behind else None
+
     def to_json(self) -> list[dict[str, Any]]:
         """The hosts as plain values."""
         return [asdict(host) for host in self.hosts]
