@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 
@@ -25,3 +27,16 @@ def device() -> torch.device:
     if os.environ.get("TRITON_INTERPRET") != "1":
         pytest.fail("triton was imported before tests/engine/kernels could ask for its interpreter")
     return torch.device("cpu")
+
+
+@pytest.fixture(scope="session")
+def half(device: torch.device) -> torch.dtype:
+    """A half precision whose products can be had: the interpreter multiplies bfloat16 wrongly."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float16
+
+
+@pytest.fixture(autouse=True)
+def arithmetic_of_a_gpu() -> Iterator[None]:
+    """The interpreter computes with numpy, which warns of NaN and infinity; a GPU does not."""
+    with np.errstate(all="ignore"):
+        yield

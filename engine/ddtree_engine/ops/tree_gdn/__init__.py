@@ -1,5 +1,22 @@
 """Gated delta rule over a tree: a node continues its parent's state, and none is ever written."""
 
-from ddtree_engine.ops.tree_gdn.vectorized import tree_gdn
+from __future__ import annotations
+
+from torch import Tensor
+
+from ddtree_engine.ops.device import runs_kernel
+from ddtree_engine.ops.tree_gdn import vectorized
 
 __all__ = ["tree_gdn"]
+
+
+def tree_gdn(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, ancestors: Tensor
+) -> Tensor:
+    """See `naive.tree_gdn`. A non-finite node reaches its descendants and no one else."""
+    if runs_kernel(q, k, v, g, beta, state):
+        from ddtree_engine.ops.tree_gdn import kernel
+
+        if kernel.supports(q, k, v, state):
+            return kernel.tree_gdn(q, k, v, g, beta, state, ancestors)
+    return vectorized.tree_gdn(q, k, v, g, beta, state, ancestors)
