@@ -96,6 +96,7 @@ class Check:
         model = info.get("model")
         self.model_name = str(model.get("name")) if isinstance(model, dict) else ""
         facts = self.session.look()
+        self._still_runs(facts)
         if info.get("pid") not in facts.unit_pids(facts.unit(self.candidate.unit)):
             raise StepError(
                 f"the answer on port {self.service.port} comes from pid {info.get('pid')}, "
