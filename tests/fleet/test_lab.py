@@ -150,6 +150,14 @@ def test_held_command_ignores_sigterm(fleet: Fleet, h1: Host) -> None:
         assert ssh.communicate(timeout=30)[0] == "137\n"
 
 
+def test_hold_does_not_outlive_a_boot(h1: Host) -> None:
+    h1.hold("systemctl", "is-enabled")
+    h1.reboot()
+    assert h1.says("systemctl is-enabled ssh") == "enabled"
+    h1.heal()
+    assert h1.ssh("test -e /usr/local/bin/systemctl").returncode == 1
+
+
 def test_slow_rate(fleet: Fleet, h1: Host) -> None:
     h1.slow(rate=2e6)
     begun = time.monotonic()

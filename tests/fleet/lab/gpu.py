@@ -36,7 +36,9 @@ Failure = Literal[
     "crash",
     "hang",
     "hang-stubborn",  # ignores every signal but SIGKILL
-    "hang-uninterruptible",  # state D, deaf to SIGKILL, as in a stuck kernel call
+    # State D, deaf to SIGKILL, as in a stuck kernel call; where the freezer is of cgroup version 2,
+    # which cannot do that, as `hang-stubborn`.
+    "hang-uninterruptible",
 ]
 
 

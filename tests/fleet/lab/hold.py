@@ -9,6 +9,7 @@ import os
 import secrets
 import select
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -17,13 +18,12 @@ from tests.fleet.lab.shell import LabError
 _SCRIPT = """#!/bin/sh
 case "$*" in
   *{match}*)
+    [ -p {go} ] || exec {program} "$@"  # the host has booted since
     {stubborn}
     echo "$$ $*" >{reached}
-    read -r _ <{go}
+    {{ read -r _ <{go}; }} 2>/dev/null
     ;;
 esac
-PATH=${{PATH#/usr/local/bin:}}
-PATH=${{PATH#/usr/local/sbin:/usr/local/bin:}}
 exec {program} "$@"
 """
 
@@ -32,22 +32,29 @@ class Hold:
     """A program whose next matching call is held.
 
     Args:
-        root: the host's `/`, as a path of this machine.
+        find_root: finds the host's `/` among this machine's paths; LabError while it is down.
         program: its name, found in /usr/bin or /usr/sbin.
         match: text that its arguments, joined by blanks, contain.
         stubborn: whether it ignores SIGTERM, SIGINT and SIGHUP while it is held.
     """
 
     def __init__(
-        self, root: Path, program: str, match: str = "", *, stubborn: bool = False
+        self,
+        find_root: Callable[[], Path],
+        program: str,
+        match: str = "",
+        *,
+        stubborn: bool = False,
     ) -> None:
+        root = find_root()
         found = [f for f in ("/usr/bin", "/usr/sbin") if (root / f[1:] / program).exists()]
         if not found:
             raise LabError(f"the host has no `{program}`")
         name = f"hold-{secrets.token_hex(4)}"
         self.what = f"`{program} … {match}`"
         self._reached, self._go = (root / "run" / f"{name}.{end}" for end in ("reached", "go"))
-        self._script = root / "usr/local/bin" / program
+        self._find_root = find_root
+        self._place = Path("usr/local/bin", program)
         for pipe in (self._reached, self._go):
             os.mkfifo(pipe)
             pipe.chmod(0o666)
@@ -55,7 +62,8 @@ class Hold:
         # this process dies, the pipe ends, and the command goes on.
         self._hits = os.open(self._reached, os.O_RDWR | os.O_NONBLOCK)
         self._releases = os.open(self._go, os.O_RDWR | os.O_NONBLOCK)
-        fresh = self._script.with_suffix(".new")
+        script = root / self._place
+        fresh = script.with_suffix(".new")
         fresh.write_text(
             _SCRIPT.format(
                 match=shlex.quote(match),
@@ -66,7 +74,7 @@ class Hold:
             )
         )
         fresh.chmod(0o755)
-        fresh.replace(self._script)
+        fresh.replace(script)
 
     def reached(self, deadline: float = 30.0) -> str:
         """Wait until a call is held; its process id on the host and its arguments.
@@ -85,12 +93,13 @@ class Hold:
         if self._releases >= 0:
             with contextlib.suppress(OSError):
                 os.write(self._releases, b"\n" * 64)
-            for pipe in (self._releases, self._hits):
-                os.close(pipe)
-            self._releases = self._hits = -1
+            # In this order: who opens the pipe now finds either what was written, or no pipe.
             for path in (self._reached, self._go):
                 with contextlib.suppress(OSError):
                     path.unlink()
+            for pipe in (self._releases, self._hits):
+                os.close(pipe)
+            self._releases = self._hits = -1
 
     def __enter__(self) -> Self:
         return self
@@ -99,5 +108,5 @@ class Hold:
         self.release()
 
     def _remove_script(self) -> None:
-        with contextlib.suppress(OSError):  # the host may be gone, or was installed anew
-            self._script.unlink()
+        with contextlib.suppress(OSError, LabError):  # the host may be down, or installed anew
+            (self._find_root() / self._place).unlink()

@@ -146,7 +146,7 @@ class Host:
 
     def hold(self, program: str, match: str = "", *, stubborn: bool = False) -> Hold:
         """Hold the next call of a program whose arguments contain `match`; see `Hold`."""
-        hold = Hold(self.root, program, match, stubborn=stubborn)
+        hold = Hold(lambda: self.root, program, match, stubborn=stubborn)
         self._holds.append(hold)
         return hold
 
@@ -166,10 +166,10 @@ class Host:
     def heal(self) -> None:
         """Undo all faults, and boot it where it is down. Its disk keeps what it has."""
         self._ask("heal")
+        self._ask("start")
         for hold in self._holds:
             hold.release()
         self._holds.clear()
-        self._ask("start")
 
     def _ask(self, operation: str, **arguments: object) -> None:
         self._state = self._request(operation, self.name, **arguments)[self.name]

@@ -147,27 +147,30 @@ class Machine:
 
     def cut(self) -> None:
         """Pull its network plugs."""
+        self._running()
         for cable in self.cables:
             cable.cut()
 
     async def blackhole(self) -> None:
         """Lose every packet, while the links look up."""
+        self._running()
         for cable in self.cables:
             await cable.blackhole()
 
     async def slow(self, slowness: Slowness) -> None:
         """Slow its links down."""
+        self._running()
         for cable in self.cables:
             await cable.slow(slowness)
 
     def reset_connections(self) -> None:
         """End each TCP connection that it has by a reset, as a firewall that restarts does."""
-        if self.pid is not None:
-            networks = FRONT.rpartition(".")[0] + ".0.0/16"
-            call(*nsenter(self.pid), "ss", "-K", "-H", "-t", "-a", "dst", networks)
+        networks = FRONT.rpartition(".")[0] + ".0.0/16"
+        call(*nsenter(self._running()), "ss", "-K", "-H", "-t", "-a", "dst", networks)
 
     def freeze(self) -> None:
         """Stop all its processes: TCP connects, and nothing answers."""
+        self._running()
         self.cgroups.freeze(True)
 
     async def heal(self) -> None:
@@ -184,8 +187,8 @@ class Machine:
 
     def log(self, line: str, priority: int) -> None:
         """Add a line to its kernel log."""
-        if self._log is None:
-            raise LabError(f"`{self.spec.name}` is not running")
+        self._running()
+        assert self._log is not None
         self._log.write(line, priority)
 
     def set_gpus(self, state: GpuState) -> None:
@@ -193,6 +196,12 @@ class Machine:
         gpu.write(self.folder / "devices", state)
 
     # ---- how ----
+
+    def _running(self) -> int:
+        """Its PID 1, as this machine numbers it."""
+        if self.pid is None:
+            raise LabError(f"`{self.spec.name}` is not running")
+        return self.pid
 
     def _furnish(self) -> None:
         """Write what is on the disk at its first boot."""
@@ -283,12 +292,10 @@ class Machine:
             self._end = None
 
     async def _signal(self, number: int) -> None:
-        boot = self._boot
-        if self.pid is None or boot is None:
-            raise LabError(f"`{self.spec.name}` is not running")
-        os.kill(self.pid, number)
+        os.kill(self._running(), number)
+        assert self._boot is not None
         try:
-            await asyncio.wait_for(boot.wait(), STOP_DEADLINE)
+            await asyncio.wait_for(self._boot.wait(), STOP_DEADLINE)
         except TimeoutError:
             raise LabError(f"`{self.spec.name}` does not shut down") from None
 

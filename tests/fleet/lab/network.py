@@ -59,8 +59,9 @@ def create() -> None:
     """Make the bridges, in the namespace of this process."""
     _batch(
         "link set lo up",
-        "link add front type bridge",
-        "link add back type bridge",
+        # Addresses of their own: else they have a port's, and change as ports come and go.
+        "link add front address 02:fe:01:00:00:01 type bridge",
+        "link add back address 02:fe:01:00:01:01 type bridge",
         "link set front up",
         "link set back up",
         f"addr add {CONTROL}/24 dev front",
@@ -73,6 +74,7 @@ class Cable:
     def __init__(self, interface: Interface) -> None:
         self.interface = interface
         self.relay: asyncio.subprocess.Process | None = None
+        self._blocked = False
 
     def plug(self, pid: int) -> None:
         """Connect the host whose first process is `pid`."""
@@ -82,20 +84,23 @@ class Cable:
             f"link add {wire.peer} type veth peer name {wire.name} address {wire.mac} netns {pid}",
             f"link set {wire.peer} master {wire.bridge} up",
         )
+        self._blocked = False
         self._forget_neighbour()
 
     def cut(self) -> None:
         """Pull the plug: the host sees that there is no carrier."""
         _batch(f"link set {self.interface.peer} down")
+        self._blocked = False  # a port that comes up forwards
 
     async def blackhole(self) -> None:
         """Lose all frames while the link looks up."""
         await self._end_relay()
-        _batch(f"link set {self.interface.peer} nomaster up")
+        self._forward(False)
 
     async def slow(self, slowness: Slowness) -> None:
         """Let frames through as slowly as that."""
         await self.heal()
+        self._forward(False)
         wire = self.interface
         options = [("rate", slowness.rate), ("delay", slowness.delay)]
         options += [("jitter", slowness.jitter), ("loss", slowness.loss)]
@@ -115,7 +120,9 @@ class Cable:
     async def heal(self) -> None:
         """Be a good cable again."""
         await self._end_relay()
-        _batch(f"link set {self.interface.peer} master {self.interface.bridge} up")
+        _batch(f"link set {self.interface.peer} up")
+        if self._blocked:
+            self._forward(True)
         self._forget_neighbour()
 
     async def unplug(self) -> None:
@@ -129,6 +136,12 @@ class Cable:
             await self.relay.wait()
             self.relay = None
             _batch(f"link del slow-{self.interface.peer}", tolerant=True)
+
+    def _forward(self, forward: bool) -> None:
+        """Have the bridge drop every frame of this port, or none."""
+        state = "3" if forward else "0"  # BR_STATE_FORWARDING, BR_STATE_DISABLED
+        call("bridge", "link", "set", "dev", self.interface.peer, "state", state)
+        self._blocked = not forward
 
     def _forget_neighbour(self) -> None:
         # Who asked for a host in vain asks again only a second later.

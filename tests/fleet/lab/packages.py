@@ -19,6 +19,8 @@ UNPACKED = (
     "rsync",
     "libpopt0",
     "sudo",
+    "procps",
+    "libproc2-0",
 )
 """What hosts have beyond this machine: an SSH server and what operators use."""
 
@@ -26,6 +28,7 @@ PROGRAMS = {
     "apt-get": "apt",
     "dpkg-deb": "dpkg",
     "dbus-daemon": "dbus",
+    "bridge": "iproute2",
     "ip": "iproute2",
     "nsenter": "util-linux",
     "setpriv": "util-linux",
@@ -46,8 +49,9 @@ def unavailable() -> str | None:
         return f"a lab of hosts needs the packages {', '.join({PROGRAMS[p] for p in absent})}"
     if not Path("/lib/systemd/systemd").exists():
         return "a lab of hosts needs the package systemd"
-    if not Path("/usr/bin/python3").exists():
-        return "a lab of hosts needs the package python3"
+    asked = ["/usr/bin/python3", "-c", "import ensurepip, venv"]
+    if not Path(asked[0]).exists() or subprocess.run(asked, check=False).returncode != 0:
+        return "a lab of hosts needs the packages python3 and python3-venv"
     namespaces = ["--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup", "--time", "--fork"]
     tried = subprocess.run(
         ["unshare", *namespaces, "mount", "-t", "tmpfs", "tmpfs", "/mnt"],

@@ -3,9 +3,9 @@
 Run as a process of its own in the control network namespace. It works on every kernel that has
 AF_PACKET sockets and tap devices; the kernel's own netem often is not built.
 
-The host's port (`--port`) leaves the bridge, and a tap device (`--tap`) takes its place. Frames are
-large where the kernel segments late, so both sides speak virtio-net headers, which say how to cut
-a frame.
+The bridge drops what comes from the host's port (`--port`), and a tap device (`--tap`) takes its
+place there. Frames are large where the kernel segments late, so both sides speak virtio-net
+headers, which say how to cut a frame.
 """
 
 import argparse
@@ -130,7 +130,6 @@ def main() -> None:
         parser.add_argument(name, type=float, default=0.0)
     options = parser.parse_args()
     tap = open_tap(options.tap)
-    call("ip", "link", "set", options.port, "nomaster", "promisc", "on")
     call("ip", "link", "set", options.tap, "master", options.bridge, "up")
     port = open_port(options.port)
     print("ready", flush=True)

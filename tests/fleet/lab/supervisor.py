@@ -117,7 +117,9 @@ class Supervisor:
             try:
                 await self._obey(request)
                 answer = {"hosts": self.state()}
-            except (LabError, OSError, TypeError, ValueError, KeyError) as error:
+            except LabError as error:
+                answer = {"error": str(error)}
+            except (OSError, TypeError, ValueError, KeyError) as error:
                 answer = {"error": f"{type(error).__name__}: {error}"}
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()

@@ -254,7 +254,7 @@ def overview(state: dict[str, Any], rows: list[Row]) -> None:
     print(rule, f"| {versions}CUDA Version: {state['cuda']:<8} |", rule, sep="\n")
     for row in rows:
         index, name, pci, used, total = (
-            str(row[field][0]).strip("[]")
+            "ERR!" if (value := str(row[field][0])).startswith("[") else value
             for field in ("index", "name", "pci.bus_id", "memory.used", "memory.total")
         )
         print(f"| {index:>3}  {name:<44.44} {pci:>16} {used:>6}MiB / {total:>6}MiB |")
