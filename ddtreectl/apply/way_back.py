@@ -10,8 +10,8 @@ from ddtreectl.facts.host import HostFacts
 from ddtreectl.inventory.layout import slot_units
 from ddtreectl.inventory.select import Place
 from ddtreectl.plan.step import Action, Candidate, Phase
-from ddtreectl.plan.swap import plan_stop, restore_steps
-from ddtreectl.plan.wish import last_good
+from ddtreectl.plan.swap import plan_stop, plan_swap, restore_steps
+from ddtreectl.plan.wish import Wish, last_good
 
 
 class WayBack:
@@ -46,6 +46,8 @@ class WayBack:
         see = f"see `ddtreectl status {self._place.host_name}` and `ddtreectl logs`"
         if execution.back is None:
             text = f"{what}; the slot is empty: there was no good generation to return to"
+            if restored is not None:
+                text = f"{what}; the slot could not be emptied: {restored.message}"
             return StepError(text, cause=cause, hint=hint or see, evidence=seen)
         back = f"generation {execution.back.number}"
         if restored is None:
@@ -78,6 +80,8 @@ class WayBack:
             plan = plan_stop(place, facts)
             execution.run(tuple(s for s in plan.steps if s.action is not Action.MARK_STOPPED))
             generations.end_swap(session, place.slot_name)
+        elif plan_swap(Wish(place, back), facts).empty:
+            generations.end_swap(session, place.slot_name)  # it was not stopped yet
         else:
             session.report.say(f"  bringing generation {back.number} back")
             if facts.systemd_run:

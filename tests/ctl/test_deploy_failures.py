@@ -185,6 +185,7 @@ def test_an_interrupt_in_any_state_leaves_the_old_service_serving(serving: Machi
     states = ("check model", "stop", "start", "health 2")
     for title in [title for title in plan_titles(serving, "linear") if title.startswith(states)]:
         number = next(signals)
+        before = pid_of(serving)
         operator = serving.begin("deploy", "local", "--mode", "linear")
         read_until(operator, f"✓ {title}")
         operator.send_signal(number)
@@ -192,6 +193,7 @@ def test_an_interrupt_in_any_state_leaves_the_old_service_serving(serving: Machi
         assert operator.returncode in {1, 6}, (title, said)
         assert f"interrupted by {number.name}" in said, title
         assert_generation_1_serves(serving)
+        assert (pid_of(serving) == before) == title.startswith("check model"), title
 
 
 @pytest.mark.slow
