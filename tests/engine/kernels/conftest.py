@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 
 import numpy as np
@@ -38,5 +39,6 @@ def half(device: torch.device) -> torch.dtype:
 @pytest.fixture(autouse=True)
 def arithmetic_of_a_gpu() -> Iterator[None]:
     """The interpreter computes with numpy, which warns of NaN and infinity; a GPU does not."""
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "All-NaN slice", RuntimeWarning)
         yield

@@ -1,5 +1,30 @@
 """Attention of tree nodes to the committed prefix and to their own ancestors."""
 
-from ddtree_engine.ops.tree_attention.vectorized import tree_attention
+from __future__ import annotations
+
+from torch import Tensor
+
+from ddtree_engine.ops.device import runs_kernel
+from ddtree_engine.ops.tree_attention import vectorized
 
 __all__ = ["tree_attention"]
+
+
+def tree_attention(
+    q: Tensor,
+    k_prefix: Tensor,
+    v_prefix: Tensor,
+    lengths: Tensor,
+    k: Tensor,
+    v: Tensor,
+    ancestors: Tensor,
+    scale: float,
+) -> Tensor:
+    """See `naive.tree_attention`. A non-finite node reaches its descendants and no one else."""
+    if runs_kernel(q, k_prefix, v_prefix, k, v):
+        from ddtree_engine.ops import split_kv
+        from ddtree_engine.ops.tree_attention import kernel
+
+        if split_kv.supports(q, k_prefix, v_prefix, k, v):
+            return kernel.tree_attention(q, k_prefix, v_prefix, lengths, k, v, ancestors, scale)
+    return vectorized.tree_attention(q, k_prefix, v_prefix, lengths, k, v, ancestors, scale)

@@ -1,0 +1,363 @@
+"""Attention of a few query rows to a long context and to their own keys: kernels of two ops.
+
+`tree_attention` and `drafter_attention` differ in which of its own keys a row sees, and in a window
+over the context. The context is cut into pieces ("split-KV"), since a handful of rows alone would
+leave most of a GPU idle; the rows' own keys are one more piece. A second kernel merges the pieces
+by their log-sum-exp. The query heads that share a key head are rows of one tile.
+
+Rows of the context past a request's length are never read. An own key or value that is not finite
+reaches the rows that see it and no others.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ddtree_engine.ops.device import multiprocessors, shared_memory
+
+MAX_HEAD_DIM = 256
+_MAX_PIECES = 64
+
+_NEVER: tl.constexpr = tl.constexpr(float("-inf"))
+_LOG2_E = 1.4426950408889634
+
+
+class Own(IntEnum):
+    """Which of its own keys a row sees."""
+
+    ANCESTORS = 0
+    EARLIER = 1
+    ALL = 2
+
+
+_ANCESTORS: tl.constexpr = tl.constexpr(int(Own.ANCESTORS))
+_EARLIER: tl.constexpr = tl.constexpr(int(Own.EARLIER))
+
+
+@triton.jit
+def _fold(q, k, v, seen, largest, total, weighted, scale, PRECISION: tl.constexpr):
+    """Take keys k [d, columns] and values v [columns, d] into a running softmax of base 2."""
+    scores = tl.dot(q, k, input_precision=PRECISION) * scale
+    scores = tl.where(seen, scores, _NEVER)
+    new = tl.maximum(largest, tl.max(scores, axis=1))
+    # A row that has seen nothing yet: anything finite keeps exp2 from -inf - -inf.
+    origin = tl.where(new == _NEVER, 0.0, new)
+    weights = tl.exp2(scores - origin[:, None])
+    fade = tl.exp2(largest - origin)
+    total = total * fade + tl.sum(weights, axis=1)
+    weighted = weighted * fade[:, None]
+    weighted += tl.dot(weights.to(v.dtype), v, input_precision=PRECISION)
+    return new, total, weighted
+
+
+@triton.jit
+def _attend(
+    q,
+    k_context,
+    v_context,
+    lengths,
+    k,
+    v,
+    ancestors,
+    partial,
+    log_sums,
+    nodes,
+    key_heads,
+    pieces,
+    head_dim,
+    q_batch,
+    q_node,
+    q_head,
+    kc_batch,
+    kc_row,
+    kc_head,
+    vc_batch,
+    vc_row,
+    vc_head,
+    k_batch,
+    k_node,
+    k_head,
+    v_batch,
+    v_node,
+    v_head,
+    ancestors_batch,
+    ancestors_node,
+    scale,
+    WINDOW: tl.constexpr,
+    OWN: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DIM: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    piece = tl.program_id(1)
+    b = tl.program_id(2) // key_heads
+    head = tl.program_id(2) % key_heads
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    node = row // GROUP
+    query_head = head * GROUP + row % GROUP
+    column = tl.arange(0, COLUMNS)
+    dim = tl.arange(0, DIM)
+    some_row, some_dim = node < nodes, dim < head_dim
+    queries = tl.load(
+        q + b * q_batch + node[:, None] * q_node + query_head[:, None] * q_head + dim[None, :],
+        mask=some_row[:, None] & some_dim[None, :],
+        other=0.0,
+    )
+    largest = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    weighted = tl.zeros([ROWS, DIM], tl.float32)
+    length = tl.load(lengths + b).to(tl.int32)
+
+    if piece < pieces:
+        k_context += b.to(tl.int64) * kc_batch + head * kc_head
+        v_context += b.to(tl.int64) * vc_batch + head * vc_head
+        first = 0
+        if WINDOW > 0:
+            first = tl.maximum(length - (WINDOW - 1), 0) // COLUMNS * COLUMNS
+        # Whole blocks to each piece, as even as they go.
+        blocks = tl.cdiv(length - first, COLUMNS)
+        share = tl.cdiv(blocks, pieces) * COLUMNS
+        begin = first + piece * share
+        end = tl.minimum(begin + share, length)
+        for start in range(begin, end, COLUMNS):
+            position = start + column
+            committed = position < end
+            keys = tl.load(
+                k_context + position[None, :].to(tl.int64) * kc_row + dim[:, None],
+                mask=committed[None, :] & some_dim[:, None],
+                other=0.0,
+            )
+            values = tl.load(
+                v_context + position[:, None].to(tl.int64) * vc_row + dim[None, :],
+                mask=committed[:, None] & some_dim[None, :],
+                other=0.0,
+            )
+            seen = committed[None, :] & some_row[:, None]
+            if WINDOW > 0:
+                seen &= position[None, :] >= length + node[:, None] - (WINDOW - 1)
+            largest, total, weighted = _fold(
+                queries, keys, values, seen, largest, total, weighted, scale, PRECISION
+            )
+    else:
+        for start in range(0, nodes, COLUMNS):
+            other = start + column
+            some_other = other < nodes
+            keys = tl.load(
+                k + b * k_batch + head * k_head + other[None, :] * k_node + dim[:, None],
+                mask=some_other[None, :] & some_dim[:, None],
+                other=0.0,
+            )
+            values = tl.load(
+                v + b * v_batch + head * v_head + other[:, None] * v_node + dim[None, :],
+                mask=some_other[:, None] & some_dim[None, :],
+                other=0.0,
+            )
+            seen = some_other[None, :] & some_row[:, None]
+            if OWN == _ANCESTORS:
+                seen &= tl.load(
+                    ancestors
+                    + b * ancestors_batch
+                    + node[:, None] * ancestors_node
+                    + other[None, :],
+                    mask=seen,
+                    other=0,
+                ).to(tl.int1)
+            elif OWN == _EARLIER:
+                seen &= other[None, :] <= node[:, None]
+            # A weight of zero would not silence a value that is NaN. So it is taken out, and put
+            # into the key: whoever sees it gets NaN from there. 0 * x is 0 only for a finite x.
+            sound = tl.sum(values.to(tl.float32) * 0.0, axis=1) == 0.0
+            values = tl.where(sound[:, None], values, 0.0)
+            poison = tl.where(sound, 0.0, float("nan"))
+            keys += poison[None, :].to(keys.dtype)
+            largest, total, weighted = _fold(
+                queries, keys, values, seen, largest, total, weighted, scale, PRECISION
+            )
+
+    at = ((tl.program_id(2) * (pieces + 1) + piece) * nodes * GROUP + row).to(tl.int64)
+    tl.store(log_sums + at, tl.where(total == 0.0, _NEVER, largest + tl.log2(total)), mask=some_row)
+    weighted /= tl.where(total == 0.0, 1.0, total)[:, None]
+    tl.store(
+        partial + at[:, None] * DIM + dim[None, :],
+        weighted,
+        mask=some_row[:, None] & some_dim[None, :],
+    )
+
+
+@triton.jit
+def _merge(
+    partial,
+    log_sums,
+    out,
+    nodes,
+    key_heads,
+    pieces,
+    head_dim,
+    GROUP: tl.constexpr,
+    PIECES: tl.constexpr,
+    DIM: tl.constexpr,
+):
+    row = tl.program_id(0)
+    b = tl.program_id(1) // key_heads
+    head = tl.program_id(1) % key_heads
+    piece = tl.arange(0, PIECES)
+    dim = tl.arange(0, DIM)
+    rows = nodes * GROUP
+    at = ((tl.program_id(1) * (pieces + 1) + piece) * rows + row).to(tl.int64)
+    some_piece = piece <= pieces
+    log_sum = tl.load(log_sums + at, mask=some_piece, other=float("-inf"))
+    weight = tl.exp2(log_sum - tl.max(log_sum, axis=0))
+    part = tl.load(
+        partial + at[:, None] * DIM + dim[None, :],
+        mask=(some_piece & (log_sum != _NEVER))[:, None] & (dim < head_dim)[None, :],
+        other=0.0,
+    )
+    result = tl.sum(part * weight[:, None], axis=0) / tl.sum(weight, axis=0)
+    node = row // GROUP
+    query_head = head * GROUP + row % GROUP
+    target = out + ((b * nodes + node) * key_heads * GROUP + query_head).to(tl.int64) * head_dim
+    tl.store(target + dim, result.to(out.dtype.element_ty), mask=dim < head_dim)
+
+
+class Tiling(NamedTuple):
+    """How a launch cuts the work.
+
+    Attributes:
+        rows: query rows of a program (nodes times heads of a group), a power of two from 16 on.
+        columns: keys that it takes at a time, likewise.
+        pieces: parts that the context is cut into; 0 where there is none.
+        warps: warps of a program.
+        stages: blocks of keys and values in flight.
+    """
+
+    rows: int
+    columns: int
+    pieces: int
+    warps: int
+    stages: int
+
+
+def choose_tiling(q: Tensor, context: int, key_heads: int) -> Tiling:
+    """The tiling for queries [B, N, HQ, d] over `context` keys of `key_heads` heads."""
+    B, N, HQ, d = q.shape
+    packed = N * HQ // key_heads
+    rows = min(64, max(16, triton.next_power_of_2(packed)))
+    row_bytes = triton.next_power_of_2(d) * q.element_size()
+    room = shared_memory(q.device) - rows * row_bytes
+    # Keys and values of two blocks in flight, if 64 keys or at least 32 go into the room.
+    columns, stages = 64, 2
+    while 2 * stages * columns * row_bytes > room * 3 // 4 and columns > 16:
+        if columns > 32:
+            columns //= 2
+        elif stages > 1:
+            stages -= 1
+        else:
+            columns //= 2
+    programs = B * key_heads * -(-packed // rows)
+    pieces = -(-2 * multiprocessors(q.device) // programs)
+    pieces = min(pieces, -(-context // columns), _MAX_PIECES - 1)
+    return Tiling(rows, columns, pieces, 8 if rows * d >= 64 * 256 else 4, stages)
+
+
+def supports(*tensors: Tensor) -> bool:
+    """Whether the kernels take these queries, keys and values [B, rows, heads, d]."""
+    return all(t.shape[3] <= MAX_HEAD_DIM and t.stride(3) == 1 for t in tensors)
+
+
+def attend(
+    q: Tensor,
+    k_context: Tensor,
+    v_context: Tensor,
+    lengths: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    own: Own,
+    ancestors: Tensor | None,
+    window: int | None,
+    scale: float,
+    tiling: Tiling | None = None,
+) -> Tensor:
+    """Softmax attention of rows `q` over the first `lengths[b]` rows of a context and over `k`.
+
+    Args:
+        q: [B, N, HQ, d]; query head h reads key head h // (HQ / HKV).
+        k_context: [B, T, HKV, d]; rows from `lengths[b]` on are not read.
+        v_context: [B, T, HKV, d]
+        lengths: [B] integers, <= T.
+        k: [B, N, HKV, d]
+        v: [B, N, HKV, d]
+        own: which rows of `k` a query row sees; it always sees its own.
+        ancestors: [B, N, N] bool for `Own.ANCESTORS`, [i, j] true where row i sees row j.
+        window: how many tokens back a row sees, itself included, the first row standing at position
+            `lengths[b]`; None sees all.
+        scale: factor of the scores.
+        tiling: by default `choose_tiling`'s.
+
+    Returns:
+        [B, N, HQ, d]
+    """
+    assert (ancestors is not None) == (own is Own.ANCESTORS)
+    B, N, HQ, d = q.shape
+    HKV = k.shape[2]
+    group = HQ // HKV
+    if tiling is None:
+        tiling = choose_tiling(q, k_context.shape[1], HKV)
+    dim = max(16, triton.next_power_of_2(d))
+    partial_shape = (B * HKV, tiling.pieces + 1, N * group, dim)
+    partial = torch.empty(partial_shape, dtype=torch.float32, device=q.device)
+    log_sums = torch.empty(partial_shape[:3], dtype=torch.float32, device=q.device)
+    out = torch.empty(B, N, HQ, d, dtype=q.dtype, device=q.device)
+    seen = ancestors if ancestors is not None else lengths
+    _attend[(triton.cdiv(N * group, tiling.rows), tiling.pieces + 1, B * HKV)](
+        q,
+        k_context,
+        v_context,
+        lengths,
+        k,
+        v,
+        seen,
+        partial,
+        log_sums,
+        N,
+        HKV,
+        tiling.pieces,
+        d,
+        *q.stride()[:3],
+        *k_context.stride()[:3],
+        *v_context.stride()[:3],
+        *k.stride()[:3],
+        *v.stride()[:3],
+        *(seen.stride()[:2] if ancestors is not None else (0, 0)),
+        scale * _LOG2_E,
+        WINDOW=window or 0,
+        OWN=int(own),
+        GROUP=group,
+        ROWS=tiling.rows,
+        COLUMNS=tiling.columns,
+        DIM=dim,
+        PRECISION="tf32x3",
+        num_warps=tiling.warps,
+        num_stages=tiling.stages,
+    )
+    _merge[(N * group, B * HKV)](
+        partial,
+        log_sums,
+        out,
+        N,
+        HKV,
+        tiling.pieces,
+        d,
+        GROUP=group,
+        PIECES=triton.next_power_of_2(tiling.pieces + 1),
+        DIM=dim,
+    )
+    return out

@@ -1,0 +1,156 @@
+"""Split-KV attention against lists of visible keys: over a tree, and over a drafter's block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ddtree_engine.ops.drafter_attention import naive as drafter_naive
+from ddtree_engine.ops.tree_attention import naive as tree_naive
+from tests.engine.trees import ancestor_mask, random_parents
+
+CLOSE = {"atol": 1e-5, "rtol": 1e-4}
+
+
+def on(device: torch.device, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {n: x.to(device) if isinstance(x, Tensor) else x for n, x in arguments.items()}
+
+
+def tree_inputs(
+    nodes: int, *, lengths: tuple[int, ...] = (70, 9), heads: int = 4, d: int = 12
+) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(nodes)
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    B, T, groups = len(lengths), max(lengths), 2
+    # A slice of a longer cache, whose rows past the end are whatever an earlier request left.
+    k_prefix, v_prefix = randn(B + 1, T + 3, groups, d)[1:, :T], randn(B, T, groups, d)
+    for b, length in enumerate(lengths):
+        k_prefix[b, length:] = torch.nan
+        v_prefix[b, length:] = torch.nan
+    return {
+        "q": randn(B, nodes, heads, d),
+        "k_prefix": k_prefix,
+        "v_prefix": v_prefix,
+        "lengths": torch.tensor(lengths),
+        "k": randn(B, nodes, groups, d),
+        "v": randn(B, nodes, groups, d),
+        "ancestors": torch.stack(
+            [ancestor_mask(random_parents(nodes, generator)) for _ in lengths]
+        ),
+        "scale": d**-0.5,
+    }
+
+
+@pytest.mark.parametrize("pieces", [1, 5])
+@pytest.mark.parametrize("nodes", [1, 11, 23])
+def test_tree_attention_equals_a_list_of_visible_keys(
+    nodes: int, pieces: int, device: torch.device
+) -> None:
+    from ddtree_engine.ops.split_kv import Tiling
+    from ddtree_engine.ops.tree_attention import kernel
+
+    arguments = tree_inputs(nodes)
+    tiling = Tiling(rows=16, columns=16, pieces=pieces, warps=4, stages=1)
+    found = kernel.tree_attention(**on(device, arguments), tiling=tiling)
+    torch.testing.assert_close(found.cpu(), tree_naive.tree_attention(**arguments), **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "heads", "d"), [((0, 5), 4, 64), ((33,), 12, 128), ((20,), 2, 256)]
+)
+def test_shapes_of_heads_and_prefixes(
+    lengths: tuple[int, ...], heads: int, d: int, device: torch.device
+) -> None:
+    from ddtree_engine.ops.tree_attention import kernel
+
+    arguments = tree_inputs(3, lengths=lengths, heads=heads, d=d)
+    found = kernel.tree_attention(**on(device, arguments))
+    torch.testing.assert_close(found.cpu(), tree_naive.tree_attention(**arguments), **CLOSE)
+
+
+def test_no_prefix_at_all(device: torch.device) -> None:
+    from ddtree_engine.ops.tree_attention import kernel
+
+    arguments = tree_inputs(4, lengths=(0,))
+    found = kernel.tree_attention(**on(device, arguments))
+    torch.testing.assert_close(found.cpu(), tree_naive.tree_attention(**arguments), **CLOSE)
+
+
+@pytest.mark.parametrize("where", ["q", "k", "v"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_broken_node_reaches_its_descendants_only(
+    where: str, value: float, device: torch.device
+) -> None:
+    from ddtree_engine.ops.tree_attention import kernel
+
+    arguments = tree_inputs(17)
+    expected = tree_naive.tree_attention(**arguments)
+    mask = arguments["ancestors"][0]
+    broken = next(j for j in range(1, 17) if mask[:, j].sum() > 2)
+    arguments[where] = arguments[where].clone()
+    arguments[where][0, broken, :, 3] = value
+    found = kernel.tree_attention(**on(device, arguments)).cpu()
+    reached = mask[:, broken]
+    torch.testing.assert_close(found[0, ~reached], expected[0, ~reached], **CLOSE)
+    torch.testing.assert_close(found[1], expected[1], **CLOSE)
+    if value == torch.inf and where == "k":
+        return  # a score of minus infinity is a weight of zero, as it should be
+    assert found[0, broken].isnan().all()
+    if where != "q":  # a query is its node's alone
+        assert found[0, reached].isnan().all()
+
+
+def test_half_precision(device: torch.device, half: torch.dtype) -> None:
+    from ddtree_engine.ops.tree_attention import kernel
+
+    arguments = tree_inputs(9)
+    for name in ("q", "k_prefix", "v_prefix", "k", "v"):
+        arguments[name] = arguments[name].to(half)
+    single = {
+        n: x.float() if isinstance(x, Tensor) and x.is_floating_point() else x
+        for n, x in arguments.items()
+    }
+    found = kernel.tree_attention(**on(device, arguments))
+    assert found.dtype == half
+    expected = tree_naive.tree_attention(**single)
+    torch.testing.assert_close(found.cpu().float(), expected, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [None, 1, 4, 30])
+def test_drafter_attention_follows_its_mask_rules(
+    causal: bool, window: int | None, device: torch.device
+) -> None:
+    from ddtree_engine.ops.drafter_attention import kernel
+    from ddtree_engine.ops.split_kv import Tiling
+
+    generator = torch.Generator().manual_seed(0)
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    B, T, M, heads, groups, d = 2, 60, 6, 4, 2, 20
+    k_context, v_context = randn(B, T, groups, d), randn(B, T, groups, d)
+    k_context[1, 37:] = torch.nan
+    v_context[1, 37:] = torch.nan
+    arguments = {
+        "q": randn(B, M, heads, d),
+        "k_context": k_context,
+        "v_context": v_context,
+        "lengths": torch.tensor([60, 37]),
+        "k": randn(B, M, groups, d),
+        "v": randn(B, M, groups, d),
+        "causal": causal,
+        "window": window,
+        "scale": 0.4,
+    }
+    tiling = Tiling(rows=16, columns=16, pieces=2, warps=4, stages=1)
+    found = kernel.drafter_attention(**on(device, arguments), tiling=tiling)
+    expected = drafter_naive.drafter_attention(**arguments)
+    torch.testing.assert_close(found.cpu(), expected, **CLOSE)
