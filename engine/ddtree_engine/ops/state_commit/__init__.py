@@ -1,5 +1,23 @@
 """Replay of the accepted path into the committed recurrent state."""
 
-from ddtree_engine.ops.state_commit.vectorized import state_commit
+from __future__ import annotations
+
+from torch import Tensor
+
+from ddtree_engine.ops.device import runs_kernel
+from ddtree_engine.ops.state_commit import vectorized
 
 __all__ = ["state_commit"]
+
+
+def state_commit(
+    k: Tensor, v: Tensor, g: Tensor, beta: Tensor, path_lengths: Tensor, state: Tensor
+) -> None:
+    """See `naive.state_commit`."""
+    if runs_kernel(k, v, g, beta, state):
+        from ddtree_engine.ops.state_commit import kernel
+
+        if kernel.supports(k, v, g, beta, state):
+            kernel.state_commit(k, v, g, beta, path_lengths, state)
+            return
+    vectorized.state_commit(k, v, g, beta, path_lengths, state)
