@@ -1,0 +1,417 @@
+"""Checks and times every kernel on its own: `python benchmarks/kernels.py [--shape qwen3.6-27b]`.
+
+Each op runs for all layers of a model, every layer with tensors of its own, in one CUDA graph, as
+it does in a round; a time is the median of the graph's replays over its calls. Beside it stands the
+time that the bytes alone would take at the bandwidth of a large copy, measured in the same run. The
+error is that of the kernel's output against PyTorch in float64 on the same inputs,
+||out - ref|| / ||ref||.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddtree_engine.ops import split_kv
+from ddtree_engine.ops.drafter_attention import kernel as drafter_attention
+from ddtree_engine.ops.drafter_attention import vectorized as drafter_attention_torch
+from ddtree_engine.ops.state_commit import kernel as state_commit
+from ddtree_engine.ops.state_commit import vectorized as state_commit_torch
+from ddtree_engine.ops.topk_logprob import kernel as topk_logprob
+from ddtree_engine.ops.topk_logprob import vectorized as topk_logprob_torch
+from ddtree_engine.ops.tree_attention import kernel as tree_attention
+from ddtree_engine.ops.tree_attention import vectorized as tree_attention_torch
+from ddtree_engine.ops.tree_conv import kernel as tree_conv
+from ddtree_engine.ops.tree_conv import vectorized as tree_conv_torch
+from ddtree_engine.ops.tree_gdn import kernel as tree_gdn
+from ddtree_engine.ops.tree_gdn import vectorized as tree_gdn_torch
+
+BLOCK = 16
+REPLAYS = 20
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a target and its drafter that kernels see."""
+
+    linear_layers: int
+    key_heads: int
+    value_heads: int
+    linear_dim: int
+    full_layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    drafter_layers: int
+    drafter_heads: int
+    drafter_kv_heads: int
+    drafter_head_dim: int
+    vocab: int
+
+    @property
+    def conv_channels(self) -> int:
+        """Queries, keys and values of a recurrent layer side by side."""
+        return (2 * self.key_heads + self.value_heads) * self.linear_dim
+
+
+SHAPES = {
+    "demo": Shape(6, 3, 6, 32, 2, 4, 2, 64, 3, 4, 2, 64, 4096),
+    "qwen3.6-27b": Shape(48, 16, 48, 128, 16, 24, 4, 256, 5, 32, 8, 128, 248320),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One op at one size.
+
+    Attributes:
+        name: of the row in the table.
+        calls: one a layer, each with its own inputs.
+        reference: float64 output of the first call, by PyTorch.
+        moved: bytes that a call must read and write at least.
+    """
+
+    name: str
+    calls: list[Callable[[], Any]]
+    reference: Callable[[], Tensor]
+    moved: int
+
+
+class Inputs:
+    """Random tensors on one device."""
+
+    def __init__(self, shape: Shape, device: torch.device) -> None:
+        self.shape, self.device = shape, device
+        self.generator = torch.Generator(device).manual_seed(0)
+
+    def randn(self, *size: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+        """Normal numbers."""
+        return torch.randn(size, generator=self.generator, device=self.device).to(dtype)
+
+    def parents(self, nodes: int) -> list[int]:
+        """A tree such as best-first search makes: early nodes have most of the children."""
+        generator = torch.Generator().manual_seed(nodes)
+        parents, depths = [-1], [0]
+        while len(parents) < nodes:
+            reach = 1 + int(len(parents) * torch.rand((), generator=generator) ** 2)
+            parent = min(reach, len(parents)) - 1
+            if depths[parent] < BLOCK - 1:
+                parents.append(parent)
+                depths.append(depths[parent] + 1)
+        return parents
+
+    def ancestors(self, nodes: int) -> Tensor:
+        """[1, N, N] bool."""
+        mask = torch.eye(nodes, dtype=torch.bool)
+        for node, parent in enumerate(self.parents(nodes)):
+            if parent >= 0:
+                mask[node] |= mask[parent]
+        return mask[None].to(self.device)
+
+    def taps(self, nodes: int, taps: int = 4) -> Tensor:
+        """[1, N, taps] int64 as `tree_conv` takes them."""
+        rows = torch.empty(nodes, taps, dtype=torch.int64)
+        for node, parent in enumerate(self.parents(nodes)):
+            rows[node, :-1] = rows[parent, 1:] if parent >= 0 else torch.arange(taps - 1)
+            rows[node, -1] = taps - 1 + node
+        return rows[None].to(self.device)
+
+    def gdn(self, nodes: int, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Arguments of `tree_gdn` of one layer, but for `ancestors`."""
+        one, single = self.shape, torch.float32
+
+        def unit(*size: int) -> Tensor:
+            return torch.nn.functional.normalize(self.randn(*size, dtype=single), dim=-1)
+
+        heads, dim = one.value_heads, one.linear_dim
+        return {
+            "q": (unit(1, nodes, one.key_heads, dim) * dim**-0.5).to(dtype),
+            "k": unit(1, nodes, one.key_heads, dim).to(dtype),
+            "v": self.randn(1, nodes, heads, dim, dtype=dtype),
+            "g": -self.randn(1, nodes, heads, dtype=single).exp() * 0.1,
+            "beta": self.randn(1, nodes, heads, dtype=single).sigmoid(),
+            "state": self.randn(1, heads, dim, dim, dtype=single),
+        }
+
+
+def double(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The same arguments with every float in float64."""
+    return {
+        name: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
+        for name, x in arguments.items()
+    }
+
+
+def size(*tensors: Tensor) -> int:
+    """Bytes of tensors."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def conv_case(inputs: Inputs, nodes: int) -> Case:
+    """Convolution and SiLU of one recurrent layer."""
+    C = inputs.shape.conv_channels
+    taps = inputs.taps(nodes)
+    layers = [
+        {
+            "x": inputs.randn(1, nodes, C),
+            "tail": inputs.randn(1, 3, C),
+            "taps": taps,
+            "weight": inputs.randn(C, 4),
+        }
+        for _ in range(inputs.shape.linear_layers)
+    ]
+    first = layers[0]
+    return Case(
+        "tree_conv",
+        [partial(tree_conv.tree_conv, **one) for one in layers],
+        lambda: tree_conv_torch.tree_conv(**double(first)),
+        2 * size(first["x"]) + size(first["tail"], first["weight"]),
+    )
+
+
+def gdn_case(
+    inputs: Inputs,
+    nodes: int,
+    dtype: torch.dtype = torch.bfloat16,
+    precision: tree_gdn.Precision | None = None,
+    tiling: tree_gdn.Tiling | None = None,
+) -> Case:
+    """The recurrence of one layer over the tree."""
+    ancestors = inputs.ancestors(nodes)
+    layers = [
+        {**inputs.gdn(nodes, dtype), "ancestors": ancestors}
+        for _ in range(inputs.shape.linear_layers)
+    ]
+    first = layers[0]
+    name = "tree_gdn" if dtype == torch.bfloat16 else f"tree_gdn {str(dtype)[6:]}"
+    if precision is not None:
+        name += f" {precision}"
+    if tiling is not None:
+        name += f" {tiling.rows}x{tiling.tiles} dv {tiling.values} warps {tiling.warps}"
+    return Case(
+        name,
+        [partial(tree_gdn.tree_gdn, **one, precision=precision, tiling=tiling) for one in layers],
+        lambda: tree_gdn_torch.tree_gdn(**double(first)),
+        size(*(first[n] for n in ("q", "k", "v", "v", "g", "beta", "state"))),
+    )
+
+
+def attention_case(
+    inputs: Inputs, nodes: int, prefix: int, tiling: split_kv.Tiling | None = None
+) -> Case:
+    """Full attention of one layer to the prefix and the tree."""
+    one = inputs.shape
+    lengths = torch.tensor([prefix], device=inputs.device)
+    ancestors = inputs.ancestors(nodes)
+
+    def layer() -> dict[str, Any]:
+        kv = (one.kv_heads, one.head_dim)
+        return {
+            "q": inputs.randn(1, nodes, one.heads, one.head_dim),
+            "k_prefix": inputs.randn(1, prefix, *kv),
+            "v_prefix": inputs.randn(1, prefix, *kv),
+            "lengths": lengths,
+            "k": inputs.randn(1, nodes, *kv),
+            "v": inputs.randn(1, nodes, *kv),
+            "ancestors": ancestors,
+            "scale": one.head_dim**-0.5,
+        }
+
+    layers = [layer() for _ in range(inputs.shape.full_layers)]
+    first = layers[0]
+    name = "tree_attention"
+    if tiling is not None:
+        name += f" {tuple(tiling)}"
+    return Case(
+        name,
+        [partial(tree_attention.tree_attention, **one, tiling=tiling) for one in layers],
+        lambda: tree_attention_torch.tree_attention(**double(first)),
+        size(*(first[n] for n in ("q", "q", "k_prefix", "v_prefix", "k", "v"))),
+    )
+
+
+def drafter_case(inputs: Inputs, context: int, window: int | None) -> Case:
+    """Attention of one drafter layer's block to the context and itself."""
+    one = inputs.shape
+    lengths = torch.tensor([context], device=inputs.device)
+
+    def layer() -> dict[str, Any]:
+        kv = (one.drafter_kv_heads, one.drafter_head_dim)
+        return {
+            "q": inputs.randn(1, BLOCK, one.drafter_heads, one.drafter_head_dim),
+            "k_context": inputs.randn(1, context, *kv),
+            "v_context": inputs.randn(1, context, *kv),
+            "lengths": lengths,
+            "k": inputs.randn(1, BLOCK, *kv),
+            "v": inputs.randn(1, BLOCK, *kv),
+            "causal": window is not None,
+            "window": window,
+            "scale": one.drafter_head_dim**-0.5,
+        }
+
+    layers = [layer() for _ in range(one.drafter_layers)]
+    first = layers[0]
+    seen = min(context, window or context) / context
+    return Case(
+        "drafter_attention" + (" sliding" if window else ""),
+        [partial(drafter_attention.drafter_attention, **one) for one in layers],
+        lambda: drafter_attention_torch.drafter_attention(**double(first)),
+        int(size(first["k_context"], first["v_context"]) * seen)
+        + size(*(first[n] for n in ("q", "q", "k", "v"))),
+    )
+
+
+def commit_case(inputs: Inputs, accepted: int) -> Case:
+    """Replay of a path of `accepted` nodes in all layers, one launch."""
+    one = inputs.shape
+    layers = [inputs.gdn(BLOCK, torch.bfloat16) for _ in range(one.linear_layers)]
+    k, v, g, beta, state = (
+        torch.stack([layer[name] for layer in layers]) for name in ("k", "v", "g", "beta", "state")
+    )
+    lengths = torch.tensor([accepted], device=inputs.device)
+    before = state.double()
+
+    def reference() -> Tensor:
+        state_commit_torch.state_commit(
+            k.double(), v.double(), g.double(), beta.double(), lengths, before
+        )
+        return before
+
+    def call() -> Tensor:
+        state_commit.state_commit(k, v, g, beta, lengths, state)
+        return state
+
+    return Case(f"state_commit of {accepted}", [call], reference, 2 * size(state))
+
+
+def first_of_topk(logits: Tensor, k: int) -> Tensor:
+    """The log-probabilities alone, as something to compare."""
+    return topk_logprob.topk_logprob(logits, k)[0]
+
+
+def topk_case(inputs: Inputs, k: int, dtype: torch.dtype) -> Case:
+    """Candidates of a block's rows."""
+    rows = [inputs.randn(BLOCK - 1, inputs.shape.vocab, dtype=dtype) * 3 for _ in range(8)]
+    return Case(
+        f"topk_logprob {k} of {str(dtype)[6:]}",
+        [partial(first_of_topk, one, k) for one in rows],
+        lambda: topk_logprob_torch.topk_logprob(rows[0].double(), k)[0],
+        size(rows[0]),
+    )
+
+
+def microseconds(calls: list[Callable[[], Any]]) -> float:
+    """Time of a call: the median of the replays of a CUDA graph of all of them."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for call in calls:
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    times = []
+    for _ in range(3 + REPLAYS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return float(statistics.median(times[3:]) * 1e3 / len(calls))
+
+
+def bandwidth() -> float:
+    """Bytes read and written a microsecond by a copy of 2 GiB."""
+    source = torch.empty(1 << 31, dtype=torch.uint8, device="cuda").random_()
+    target = torch.empty_like(source)
+    return 2 * source.numel() / microseconds([lambda: target.copy_(source)])
+
+
+def cases(inputs: Inputs, nodes: list[int], prefix: int) -> Iterator[tuple[int, Case]]:
+    """Every op at every number of rows."""
+    for rows in nodes:
+        yield rows, conv_case(inputs, rows)
+        yield rows, gdn_case(inputs, rows)
+        yield rows, attention_case(inputs, rows, prefix)
+    for rows in (17, 65):
+        yield rows, gdn_case(inputs, rows, torch.float32)
+        yield rows, gdn_case(inputs, rows, torch.float32, "tf32")
+    yield BLOCK, drafter_case(inputs, prefix, None)
+    yield BLOCK, drafter_case(inputs, prefix, 2048)
+    for accepted in (1, 8, 16):
+        yield accepted, commit_case(inputs, accepted)
+    yield BLOCK - 1, topk_case(inputs, 8, torch.float32)
+    yield BLOCK - 1, topk_case(inputs, 16, torch.bfloat16)
+
+
+def tilings(inputs: Inputs, prefix: int) -> Iterator[tuple[int, Case]]:
+    """Other ways to cut the two kernels that have a choice."""
+    for rows, tile, count, choices in (
+        (17, 16, 1, (32, 64)),
+        (33, 32, 1, (32, 64)),
+        (65, 64, 1, (16, 32, 64)),
+        (129, 64, 2, (16, 32)),
+    ):
+        for values in choices:
+            for warps in (4, 8):
+                cut = tree_gdn.Tiling(tile, count, values, warps)
+                yield rows, gdn_case(inputs, rows, tiling=cut)
+    for rows in (17, 65):
+        for columns, warps, stages in ((64, 8, 2), (64, 4, 2), (32, 8, 3), (32, 4, 3)):
+            for pieces in (4, 8, 16):
+                choice = split_kv.Tiling(64, columns, pieces, warps, stages)
+                yield rows, attention_case(inputs, rows, prefix, choice)
+
+
+def error(case: Case) -> float:
+    """Relative error of the first call."""
+    expected = case.reference()
+    found = case.calls[0]().double()
+    return float((found - expected).norm() / expected.norm())
+
+
+def measure(shape: str, nodes: list[int], prefix: int, *, sweep: bool) -> None:
+    """Print the table of a shape."""
+    inputs = Inputs(SHAPES[shape], torch.device("cuda"))
+    rate = bandwidth()
+    print(f"\n{shape}, prefix {prefix}; a large copy moves {rate / 1e6:.2f} TB/s")
+    print(f"{'rows':>4}  {'kernel':<44} {'us':>8} {'floor us':>9} {'error':>9}")
+    chosen = tilings(inputs, prefix) if sweep else cases(inputs, nodes, prefix)
+    for rows, case in chosen:
+        try:
+            off, taken = error(case), microseconds(case.calls)
+        except Exception as failure:  # noqa: BLE001 - a tiling that does not fit is one row
+            print(
+                f"{rows:>4}  {case.name:<44} {type(failure).__name__}: {failure}"[:160], flush=True
+            )
+            continue
+        floor = case.moved / rate
+        print(f"{rows:>4}  {case.name:<44} {taken:8.1f} {floor:9.1f} {off:9.1e}", flush=True)
+
+
+def main() -> None:
+    """Read the arguments and measure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", choices=[*SHAPES], action="append")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 17, 33, 64, 65, 129])
+    parser.add_argument("--prefix", type=int, default=1024)
+    parser.add_argument("--sweep", action="store_true", help="other tilings of the kernels")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("no CUDA device to measure on")
+    for shape in arguments.shape or SHAPES:
+        measure(shape, arguments.nodes, arguments.prefix, sweep=arguments.sweep)
+
+
+if __name__ == "__main__":
+    main()
