@@ -1,7 +1,9 @@
 """`ddtreectl demo`."""
 
+import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -122,6 +124,13 @@ def _farewell(console: Console, host: str, service: ServiceSpec) -> None:
     console.print("\nThe service goes on running. Talk to it, look at it, swap it, stop it:\n")
     console.print(f"  curl {url} -H 'Content-Type: application/json' \\")
     console.print(f"    -d '{escape(body)}'")
-    for command in (f"status {host}", f"deploy {host} --mode linear", f"rollback {host}"):
-        console.print(f"  ddtreectl {command}")
-    console.print(f"  ddtreectl stop {host}")
+    program = _program()
+    for command in ("status {}", "deploy {} --mode linear", "rollback {}", "stop {}"):
+        console.print(f"  {program} {command.format(host)}")
+
+
+def _program() -> str:
+    """How to call ddtreectl from here: by its path in an environment below this folder."""
+    beside = Path(sys.executable).with_name("ddtreectl")
+    here = Path.cwd()
+    return str(beside.relative_to(here)) if beside.is_relative_to(here) else "ddtreectl"
