@@ -66,7 +66,12 @@ def test_users(h1: Host) -> None:
 
 
 def test_hosts_can_build_environments(h1: Host) -> None:
-    h1.says("python3 -m venv /tmp/venv && /tmp/venv/bin/python -m pip --version", user="deploy")
+    h1.says(
+        "python3 -c 'import ensurepip; ensurepip.version()' && "
+        "python3 -m venv --without-pip /tmp/venv && cd /usr/share/python-wheels && "
+        "PYTHONPATH=$(echo $PWD/pip-*.whl) /tmp/venv/bin/python -m pip --version",
+        user="deploy",
+    )
     for program in ("systemctl", "systemd-run", "journalctl", "ss", "df", "rsync", "timeout"):
         h1.says(f"command -v {program}")
 

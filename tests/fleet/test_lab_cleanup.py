@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.fleet.lab.cgroups import MOUNT, PREFIX, sweep
+from tests.fleet.lab.cgroups import PREFIX, Cgroups, sweep
 from tests.fleet.lab.fleet import Fleet
 from tests.fleet.lab.network import REPOSITORY
 from tests.fleet.lab.waiting import until
@@ -46,15 +46,19 @@ def pids(folder: Path) -> list[int]:
     return [KNOWN[folder]] if folder in KNOWN else []
 
 
-def remains(folder: Path, *, cgroups: bool = True) -> list[str]:
+def remains(folder: Path) -> list[str]:
     """What is left of a lab on this machine."""
     found = processes(folder)
     found += [line for line in Path("/proc/mounts").read_text().splitlines() if str(folder) in line]
     if folder.exists():
         found.append(str(folder))
-    if cgroups:
-        found += [str(path) for pid in pids(folder) for path in MOUNT.rglob(f"{PREFIX}{pid}")]
-    return found
+    return found + [path for pid in pids(folder) for path in groups_of(pid)]
+
+
+def groups_of(pid: int) -> list[str]:
+    """The cgroups of a lab, by its keeper."""
+    groups = Cgroups.current().child(f"{PREFIX}{pid}")
+    return [str(path) for path in groups.paths.values() if path.exists()]
 
 
 @contextmanager
@@ -112,5 +116,6 @@ def test_keeper_killed(tmp_path: Path) -> None:
         until(lambda: not processes(folder), "no process is left of the lab")
         owner.kill()
         owner.wait()
+    assert groups_of(KNOWN[folder])
     sweep()
-    assert not list(MOUNT.rglob(f"{PREFIX}{KNOWN[folder]}"))
+    assert not groups_of(KNOWN[folder])

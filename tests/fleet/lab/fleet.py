@@ -124,8 +124,10 @@ class Fleet:
 
     def heal(self) -> None:
         """Undo all faults of all hosts, boot those that are down, and know their host keys."""
-        for host in self.hosts.values():
-            host.heal()
+        state = self.request("state")
+        for name, host in self.hosts.items():
+            if host.hurt or state[name]["pid"] is None:
+                host.heal()
         self.trust_host_keys()
 
     def trust_host_keys(self) -> None:

@@ -29,6 +29,8 @@ class Host:
         self._ssh = ssh
         self._state: dict[str, Any] = {}
         self._holds: list[Hold] = []
+        self.hurt = False
+        """Whether something was done to it by this object that `heal` may have to undo."""
 
     @property
     def state(self) -> dict[str, Any]:
@@ -148,6 +150,7 @@ class Host:
         """Hold the next call of a program whose arguments contain `match`; see `Hold`."""
         hold = Hold(lambda: self.root, program, match, stubborn=stubborn)
         self._holds.append(hold)
+        self.hurt = True
         return hold
 
     def log(self, line: str, priority: int = 3) -> None:
@@ -170,6 +173,8 @@ class Host:
         for hold in self._holds:
             hold.release()
         self._holds.clear()
+        self.hurt = False
 
     def _ask(self, operation: str, **arguments: object) -> None:
+        self.hurt = True
         self._state = self._request(operation, self.name, **arguments)[self.name]
