@@ -31,7 +31,7 @@ class Notifier:
 
     def ready(self, status: str) -> None:
         """Say that start-up is done."""
-        self._send(f"READY=1\nSTATUS={status}")
+        self._send(f"READY=1\nMAINPID={os.getpid()}\nSTATUS={status}")
 
     def status(self, status: str) -> None:
         """Set the line that `systemctl status` shows."""
@@ -56,6 +56,10 @@ class Notifier:
                 # A full queue must not stop the decode loop: the next message will tell.
                 sender.setblocking(False)
                 sender.sendto(message.encode(), self._address)
+        except ConnectionRefusedError:
+            # A manager that only follows the start, as some replacements of systemd do, has closed
+            # its socket by now.
+            log.debug("the service manager no longer listens: `%s`", message)
         except OSError as error:
             log.warning("the service manager can't be told `%s`: %s", message, error)
 

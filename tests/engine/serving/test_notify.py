@@ -34,7 +34,19 @@ def test_messages(manager: tuple[str, socket.socket]) -> None:
     notifier.ready("serving")
     notifier.stopping("draining")
     messages = [end.recv(1000).decode() for _ in range(3)]
-    assert messages == ["STATUS=loading", "READY=1\nSTATUS=serving", "STOPPING=1\nSTATUS=draining"]
+    ready = f"READY=1\nMAINPID={os.getpid()}\nSTATUS=serving"
+    assert messages == ["STATUS=loading", ready, "STOPPING=1\nSTATUS=draining"]
+
+
+def test_a_manager_that_closed_its_socket_after_the_start_is_no_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+        end.bind(name)
+    with caplog.at_level(logging.INFO):
+        Notifier({"NOTIFY_SOCKET": name}).stopping("draining")
+    assert caplog.records == []
 
 
 def test_the_watchdog_is_fed_at_half_its_time(manager: tuple[str, socket.socket]) -> None:
