@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup demo test test-fast lint format clean
+.PHONY: help setup demo test test-fast test-fleet lab lint format clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list.
@@ -31,6 +31,12 @@ test: setup  ## Run the whole test suite, with coverage.
 
 test-fast: setup  ## Run the tests that take seconds.
 	$(BIN)/python -m pytest -m "not slow and not e2e and not fleet"
+
+test-fleet: setup  ## Run the tests on real systemd hosts over real SSH (root).
+	$(BIN)/python -m pytest tests/fleet
+
+lab: setup  ## Boot three such hosts to try ddtreectl on, and say how to reach them (root).
+	$(BIN)/python -m tests.fleet.lab up
 
 lint: setup  ## Check format, style, types and the import layers.
 	$(BIN)/ruff format --check .
