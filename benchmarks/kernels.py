@@ -22,6 +22,10 @@ from torch import Tensor
 from ddtree_engine.ops import split_kv
 from ddtree_engine.ops.drafter_attention import kernel as drafter_attention
 from ddtree_engine.ops.drafter_attention import vectorized as drafter_attention_torch
+from ddtree_engine.ops.gated_norm import kernel as gated_norm
+from ddtree_engine.ops.gated_norm import vectorized as gated_norm_torch
+from ddtree_engine.ops.gdn_inputs import kernel as gdn_inputs
+from ddtree_engine.ops.gdn_inputs import vectorized as gdn_inputs_torch
 from ddtree_engine.ops.state_commit import kernel as state_commit
 from ddtree_engine.ops.state_commit import vectorized as state_commit_torch
 from ddtree_engine.ops.topk_logprob import kernel as topk_logprob
@@ -80,7 +84,7 @@ class Case:
 
     name: str
     calls: list[Callable[[], Any]]
-    reference: Callable[[], Tensor]
+    reference: Callable[[], Tensor | tuple[Tensor, ...]]
     moved: int
 
 
@@ -173,6 +177,65 @@ def conv_case(inputs: Inputs, nodes: int) -> Case:
         [partial(tree_conv.tree_conv, **one) for one in layers],
         lambda: tree_conv_torch.tree_conv(**double(first)),
         2 * size(first["x"]) + size(first["tail"], first["weight"]),
+    )
+
+
+def gdn_inputs_case(inputs: Inputs, nodes: int) -> Case:
+    """Convolution, norms and gates of one recurrent layer; the error is of all five outputs."""
+    one = inputs.shape
+    C, taps = one.conv_channels, inputs.taps(nodes)
+    fused = [inputs.randn(1, nodes, C + 2 * one.value_heads) for _ in range(one.linear_layers)]
+
+    def layer(projected: Tensor) -> dict[str, Any]:
+        x, a, b = torch.split(projected, [C, one.value_heads, one.value_heads], dim=-1)
+        return {
+            "x": x,
+            "tail": inputs.randn(1, 3, C),
+            "taps": taps,
+            "weight": inputs.randn(C, 4),
+            "a": a,
+            "b": b,
+            "A_log": inputs.randn(one.value_heads),
+            "dt_bias": inputs.randn(one.value_heads),
+            "key_heads": one.key_heads,
+            "key_dim": one.linear_dim,
+            "eps": 1e-6,
+        }
+
+    layers = [layer(projected) for projected in fused]
+    first = layers[0]
+    return Case(
+        "gdn_inputs",
+        [partial(flat, gdn_inputs.gdn_inputs, **one) for one in layers],
+        lambda: flat(gdn_inputs_torch.gdn_inputs, **double(first)),
+        2 * size(fused[0]) + size(first["tail"], first["weight"]),
+    )
+
+
+def flat(op: Callable[..., tuple[Tensor, ...]], **arguments: Any) -> tuple[Tensor, ...]:
+    """What an op of several outputs returns, as a plain tuple."""
+    return tuple(op(**arguments))
+
+
+def norm_case(inputs: Inputs, nodes: int) -> Case:
+    """Norm and gate of one recurrent layer's outputs."""
+    one = inputs.shape
+    sizes = (1, nodes, one.value_heads, one.linear_dim)
+    layers: list[dict[str, Any]] = [
+        {
+            "x": inputs.randn(*sizes),
+            "gate": inputs.randn(*sizes),
+            "weight": inputs.randn(one.linear_dim),
+            "eps": 1e-6,
+        }
+        for _ in range(one.linear_layers)
+    ]
+    first = layers[0]
+    return Case(
+        "gated_norm",
+        [partial(gated_norm.gated_norm, **one) for one in layers],
+        lambda: gated_norm_torch.gated_norm(**double(first)),
+        3 * size(first["x"]),
     )
 
 
@@ -341,6 +404,8 @@ def cases(inputs: Inputs, nodes: list[int], prefix: int) -> Iterator[tuple[int, 
     """Every op at every number of rows."""
     for rows in nodes:
         yield rows, conv_case(inputs, rows)
+        yield rows, gdn_inputs_case(inputs, rows)
+        yield rows, norm_case(inputs, rows)
         yield rows, gdn_case(inputs, rows)
         yield rows, attention_case(inputs, rows, prefix)
     for rows in (17, 65):
@@ -374,10 +439,12 @@ def tilings(inputs: Inputs, prefix: int) -> Iterator[tuple[int, Case]]:
 
 
 def error(case: Case) -> float:
-    """Relative error of the first call."""
-    expected = case.reference()
-    found = case.calls[0]().double()
-    return float((found - expected).norm() / expected.norm())
+    """Relative error of the first call; the largest, if it returns several tensors."""
+    expected, found = case.reference(), case.calls[0]()
+    pairs = (
+        [(found, expected)] if isinstance(expected, Tensor) else zip(found, expected, strict=True)
+    )
+    return max(float((got.double() - want).norm() / want.norm()) for got, want in pairs)
 
 
 def measure(shape: str, nodes: list[int], prefix: int, *, sweep: bool) -> None:

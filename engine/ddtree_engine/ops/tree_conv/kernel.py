@@ -15,6 +15,49 @@ BLOCK_CHANNELS = 256
 
 
 @triton.jit
+def convolve(
+    x,
+    tail,
+    taps,
+    weight,
+    node,
+    some_node,
+    channel,
+    some_channel,
+    x_node,
+    tail_row,
+    taps_node,
+    taps_tap,
+    weight_channel,
+    weight_tap,
+    K: tl.constexpr,
+    NODES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """Some nodes and channels of one request after convolution and SiLU, in float32."""
+    total = tl.zeros([NODES, CHANNELS], tl.float32)
+    for tap in tl.static_range(K):
+        row = tl.load(taps + node * taps_node + tap * taps_tap, mask=some_node, other=0)
+        committed = row < K - 1
+        old = tl.load(
+            tail + row[:, None] * tail_row + channel[None, :],
+            mask=(some_node & committed)[:, None] & some_channel[None, :],
+            other=0.0,
+        )
+        new = tl.load(
+            x + (row - (K - 1))[:, None] * x_node + channel[None, :],
+            mask=(some_node & (row >= K - 1))[:, None] & some_channel[None, :],
+            other=0.0,
+        )
+        filter_tap = tl.load(
+            weight + channel * weight_channel + tap * weight_tap, mask=some_channel, other=0.0
+        )
+        source = tl.where(committed[:, None], old.to(tl.float32), new.to(tl.float32))
+        total += source * filter_tap.to(tl.float32)[None, :]
+    return total / (1.0 + tl.exp(-total))
+
+
+@triton.jit
 def _tree_conv(
     x,
     tail,
@@ -40,28 +83,25 @@ def _tree_conv(
     node = tl.program_id(1) * NODES + tl.arange(0, NODES)
     channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     some_node, some_channel = node < nodes, channel < channels
-    total = tl.zeros([NODES, CHANNELS], tl.float32)
-    for tap in tl.static_range(K):
-        row = tl.load(
-            taps + b * taps_batch + node * taps_node + tap * taps_tap, mask=some_node, other=0
-        )
-        committed = row < K - 1
-        old = tl.load(
-            tail + b * tail_batch + row[:, None] * tail_row + channel[None, :],
-            mask=(some_node & committed)[:, None] & some_channel[None, :],
-            other=0.0,
-        )
-        new = tl.load(
-            x + b * x_batch + (row - (K - 1))[:, None] * x_node + channel[None, :],
-            mask=(some_node & (row >= K - 1))[:, None] & some_channel[None, :],
-            other=0.0,
-        )
-        filter_tap = tl.load(
-            weight + channel * weight_channel + tap * weight_tap, mask=some_channel, other=0.0
-        )
-        source = tl.where(committed[:, None], old.to(tl.float32), new.to(tl.float32))
-        total += source * filter_tap.to(tl.float32)[None, :]
-    activated = total / (1.0 + tl.exp(-total))
+    activated = convolve(
+        x + b * x_batch,
+        tail + b * tail_batch,
+        taps + b * taps_batch,
+        weight,
+        node,
+        some_node,
+        channel,
+        some_channel,
+        x_node,
+        tail_row,
+        taps_node,
+        taps_tap,
+        weight_channel,
+        weight_tap,
+        K,
+        NODES,
+        CHANNELS,
+    )
     tl.store(
         out + (b * nodes + node[:, None]) * channels + channel[None, :],
         activated.to(out.dtype.element_ty),

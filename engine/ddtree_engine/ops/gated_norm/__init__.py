@@ -1,0 +1,20 @@
+"""The norm of a recurrent layer's outputs, times the SiLU of a gate."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ddtree_engine.ops.device import runs_kernel
+from ddtree_engine.ops.gated_norm import vectorized
+
+__all__ = ["gated_norm"]
+
+
+def gated_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """See `naive.gated_norm`."""
+    if runs_kernel(x, gate, weight):
+        from ddtree_engine.ops.gated_norm import kernel
+
+        if kernel.supports(x, gate):
+            return kernel.gated_norm(x, gate, weight, eps)
+    return vectorized.gated_norm(x, gate, weight, eps)

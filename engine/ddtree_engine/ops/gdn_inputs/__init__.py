@@ -1,0 +1,36 @@
+"""From a recurrent layer's projections to what the delta rule takes: convolution, norms, gates."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ddtree_engine.ops.device import runs_kernel
+from ddtree_engine.ops.gdn_inputs import vectorized
+from ddtree_engine.ops.gdn_inputs.result import GdnInputs
+
+__all__ = ["GdnInputs", "gdn_inputs"]
+
+
+def gdn_inputs(
+    x: Tensor,
+    tail: Tensor,
+    taps: Tensor,
+    weight: Tensor,
+    a: Tensor,
+    b: Tensor,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    *,
+    key_heads: int,
+    key_dim: int,
+    eps: float,
+) -> GdnInputs:
+    """See `naive.gdn_inputs`."""
+    form = vectorized.gdn_inputs
+    if runs_kernel(x, tail, weight, a, b, A_log, dt_bias):
+        from ddtree_engine.ops.gdn_inputs import kernel
+
+        if kernel.supports(x, tail, a, b):
+            form = kernel.gdn_inputs
+    sizes = {"key_heads": key_heads, "key_dim": key_dim}
+    return form(x, tail, taps, weight, a, b, A_log, dt_bias, **sizes, eps=eps)

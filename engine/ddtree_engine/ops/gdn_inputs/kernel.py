@@ -1,0 +1,169 @@
+"""`gdn_inputs` in one launch: convolution, SiLU, norms and gates of one head a program."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ddtree_engine.ops.gdn_inputs.result import GdnInputs
+from ddtree_engine.ops.tree_conv.kernel import convolve
+
+BLOCK_NODES = 8
+
+
+@triton.jit
+def _gdn_inputs(
+    x,
+    tail,
+    taps,
+    weight,
+    a,
+    b,
+    A_log,
+    dt_bias,
+    q,
+    k,
+    v,
+    g,
+    beta,
+    nodes,
+    value_heads,
+    value_dim,
+    x_batch,
+    x_node,
+    tail_batch,
+    tail_row,
+    taps_batch,
+    taps_node,
+    taps_tap,
+    weight_channel,
+    weight_tap,
+    a_batch,
+    a_node,
+    b_batch,
+    b_node,
+    scale,
+    eps,
+    KEY_HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    K: tl.constexpr,
+    NODES: tl.constexpr,
+    DIM: tl.constexpr,
+):
+    head = tl.program_id(0)
+    request = tl.program_id(2)
+    node = tl.program_id(1) * NODES + tl.arange(0, NODES)
+    some_node = node < nodes
+    row = request * nodes + node
+    dim = tl.arange(0, DIM)
+    value_head = head - 2 * KEY_HEADS
+    is_value = value_head >= 0
+    size = tl.where(is_value, value_dim, KEY_DIM)
+    first = tl.where(is_value, 2 * KEY_HEADS * KEY_DIM + value_head * value_dim, head * KEY_DIM)
+    some_dim = dim < size
+    mask = some_node[:, None] & some_dim[None, :]
+    mixed = convolve(
+        x + request * x_batch,
+        tail + request * tail_batch,
+        taps + request * taps_batch,
+        weight,
+        node,
+        some_node,
+        first + dim,
+        some_dim,
+        x_node,
+        tail_row,
+        taps_node,
+        taps_tap,
+        weight_channel,
+        weight_tap,
+        K,
+        NODES,
+        DIM,
+    )
+    if is_value:
+        at = row * value_heads + value_head
+        tl.store(
+            v + at[:, None] * value_dim + dim[None, :], mixed.to(v.dtype.element_ty), mask=mask
+        )
+        step = tl.load(a + request * a_batch + node * a_node + value_head, mask=some_node, other=0)
+        step = step.to(tl.float32) + tl.load(dt_bias + value_head).to(tl.float32)
+        softplus = tl.where(step > 20.0, step, tl.log(1.0 + tl.exp(tl.minimum(step, 20.0))))
+        decay = -tl.exp(tl.load(A_log + value_head).to(tl.float32)) * softplus
+        tl.store(g + at, decay, mask=some_node)
+        write = tl.load(b + request * b_batch + node * b_node + value_head, mask=some_node, other=0)
+        tl.store(beta + at, 1.0 / (1.0 + tl.exp(-write.to(tl.float32))), mask=some_node)
+    else:
+        squares = tl.sum(tl.where(mask, mixed * mixed, 0.0), axis=1)
+        mixed *= (1.0 / tl.sqrt(squares + eps))[:, None]
+        if head < KEY_HEADS:
+            query = (row * KEY_HEADS + head)[:, None] * KEY_DIM + dim[None, :]
+            tl.store(q + query, (mixed * scale).to(q.dtype.element_ty), mask=mask)
+        else:
+            key = (row * KEY_HEADS + head - KEY_HEADS)[:, None] * KEY_DIM + dim[None, :]
+            tl.store(k + key, mixed.to(k.dtype.element_ty), mask=mask)
+
+
+def supports(x: Tensor, tail: Tensor, a: Tensor, b: Tensor) -> bool:
+    """Whether the kernel takes these strides; if not, `vectorized.py` does."""
+    return all(t.stride(2) == 1 for t in (x, tail, a, b))
+
+
+def gdn_inputs(
+    x: Tensor,
+    tail: Tensor,
+    taps: Tensor,
+    weight: Tensor,
+    a: Tensor,
+    b: Tensor,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    *,
+    key_heads: int,
+    key_dim: int,
+    eps: float,
+) -> GdnInputs:
+    """See `naive.gdn_inputs`."""
+    B, N, C = x.shape
+    value_heads = A_log.shape[0]
+    value_dim = (C - 2 * key_heads * key_dim) // value_heads
+    q = torch.empty(B, N, key_heads, key_dim, dtype=x.dtype, device=x.device)
+    k = torch.empty_like(q)
+    v = torch.empty(B, N, value_heads, value_dim, dtype=x.dtype, device=x.device)
+    g = torch.empty(B, N, value_heads, dtype=torch.float32, device=x.device)
+    beta = torch.empty_like(g)
+    _gdn_inputs[(2 * key_heads + value_heads, triton.cdiv(N, BLOCK_NODES), B)](
+        x,
+        tail,
+        taps,
+        weight,
+        a,
+        b,
+        A_log,
+        dt_bias,
+        q,
+        k,
+        v,
+        g,
+        beta,
+        N,
+        value_heads,
+        value_dim,
+        *x.stride()[:2],
+        *tail.stride()[:2],
+        *taps.stride(),
+        *weight.stride(),
+        *a.stride()[:2],
+        *b.stride()[:2],
+        key_dim**-0.5,
+        eps,
+        KEY_HEADS=key_heads,
+        KEY_DIM=key_dim,
+        K=weight.shape[1],
+        NODES=BLOCK_NODES,
+        DIM=triton.next_power_of_2(max(key_dim, value_dim)),
+        num_warps=4,
+    )
+    return GdnInputs(q, k, v, g, beta)
