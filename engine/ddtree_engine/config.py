@@ -7,7 +7,7 @@ that the model code has no family in it. Drafters are DFlash (arXiv 2602.06036).
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ddtree_engine.errors import CheckpointError
+from ddtree_engine.json_file import read_json_object
 
 LayerType = Literal["linear_attention", "full_attention"]
 DrafterLayerType = Literal["sliding_attention", "full_attention"]
@@ -23,7 +24,11 @@ HYBRID_ARCHITECTURES = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
 DENSE_ARCHITECTURES = ("Qwen3ForCausalLM",)
 DRAFTER_ARCHITECTURES = ("DFlashDraftModel",)
 
+MAX_BLOCK_SIZE = 64
+"""Longest block of a drafter: the scores of a tree of that depth fit 64 bits (see `tree.py`)."""
+
 _T = TypeVar("_T", bound=BaseModel)
+_V = TypeVar("_V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,6 @@ class TargetConfig:
     zero_centered_norm: bool
     tie_word_embeddings: bool
     max_position_embeddings: int
-    eos_token_ids: tuple[int, ...]
 
     @property
     def num_layers(self) -> int:
@@ -100,8 +104,7 @@ class DrafterConfig:
     """A DFlash drafter.
 
     `causal_sliding`: whether sliding layers are causal inside the block. That is the rule unless
-    the
-    checkpoint says `is_causal: false`; full layers see their whole block always.
+    the checkpoint says `is_causal: false`; full layers see their whole block always.
     """
 
     architecture: str
@@ -131,9 +134,11 @@ class DrafterConfig:
 class _Rope(BaseModel):
     model_config = ConfigDict(extra="allow")
 
-    rope_theta: float | None = None
+    rope_theta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     rope_type: str = "default"
-    partial_rotary_factor: float | None = None
+    # What `rope_type` was called in older checkpoints.
+    type: str = "default"
+    partial_rotary_factor: float | None = Field(default=None, gt=0, le=1)
 
 
 class _Raw(BaseModel):
@@ -149,15 +154,14 @@ class _Raw(BaseModel):
     num_key_value_heads: int = Field(gt=0)
     head_dim: int = Field(gt=0)
     hidden_act: str = "silu"
-    rms_norm_eps: float = Field(gt=0)
+    rms_norm_eps: float = Field(gt=0, allow_inf_nan=False)
     attention_bias: bool = False
     max_position_embeddings: int = Field(gt=0)
     tie_word_embeddings: bool = False
-    rope_theta: float | None = None
+    rope_theta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     rope_parameters: _Rope | None = None
     rope_scaling: _Rope | None = None
-    partial_rotary_factor: float | None = None
-    eos_token_id: int | list[int] | None = None
+    partial_rotary_factor: float | None = Field(default=None, gt=0, le=1)
 
     @model_validator(mode="after")
     def _supported(self) -> _Raw:
@@ -168,8 +172,9 @@ class _Raw(BaseModel):
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError("num_attention_heads must be a multiple of num_key_value_heads")
         for rope in (self.rope_parameters, self.rope_scaling):
-            if rope is not None and rope.rope_type != "default":
-                raise ValueError(f"rope_type `{rope.rope_type}` is not supported, only `default`")
+            for kind in () if rope is None else (rope.rope_type, rope.type):
+                if kind != "default":
+                    raise ValueError(f"rope_type `{kind}` is not supported, only `default`")
         return self
 
     @property
@@ -184,15 +189,32 @@ class _Raw(BaseModel):
     def rotary_dim(self, default_factor: float) -> int:
         inner = self.rope_parameters.partial_rotary_factor if self.rope_parameters else None
         factor = inner if inner is not None else self.partial_rotary_factor
-        return int(self.head_dim * (default_factor if factor is None else factor))
+        return _pairs(int(self.head_dim * (default_factor if factor is None else factor)))
 
-    @property
-    def eos(self) -> tuple[int, ...]:
-        if self.eos_token_id is None:
-            return ()
-        return tuple(
-            self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
+
+def _pairs(rotary_dim: int) -> int:
+    if rotary_dim < 2 or rotary_dim % 2:
+        raise ValueError(f"RoPE turns pairs: it can't turn {rotary_dim} dimensions of a head")
+    return rotary_dim
+
+
+def _check_layer_count(layer_types: list[Any] | None, layers: int) -> None:
+    if layer_types is not None and len(layer_types) != layers:
+        raise ValueError(
+            f"layer_types names {len(layer_types)} layers, num_hidden_layers is {layers}"
         )
+
+
+class _RawDense(_Raw):
+    layer_types: list[Literal["full_attention"]] | None = None
+    use_sliding_window: bool = False
+
+    @model_validator(mode="after")
+    def _consistent(self) -> _RawDense:
+        _check_layer_count(self.layer_types, self.num_hidden_layers)
+        if self.use_sliding_window:
+            raise ValueError("use_sliding_window is not supported in a target")
+        return self
 
 
 class _RawHybrid(_Raw):
@@ -209,11 +231,7 @@ class _RawHybrid(_Raw):
     def _consistent(self) -> _RawHybrid:
         if self.linear_num_value_heads % self.linear_num_key_heads:
             raise ValueError("linear_num_value_heads must be a multiple of linear_num_key_heads")
-        if self.layer_types is not None and len(self.layer_types) != self.num_hidden_layers:
-            raise ValueError(
-                f"layer_types names {len(self.layer_types)} layers, num_hidden_layers is "
-                f"{self.num_hidden_layers}"
-            )
+        _check_layer_count(self.layer_types, self.num_hidden_layers)
         return self
 
 
@@ -225,24 +243,23 @@ class _DFlash(BaseModel):
 
 
 class _RawDrafter(_Raw):
-    block_size: int = Field(gt=1)
+    block_size: int = Field(gt=1, le=MAX_BLOCK_SIZE)
     dflash_config: _DFlash
     num_target_layers: int = Field(gt=0)
     layer_types: list[DrafterLayerType] | None = None
     sliding_window: int | None = None
+    use_sliding_window: bool = False
     is_causal: bool | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> _RawDrafter:
         if self.layer_types is None:
+            if self.use_sliding_window:
+                raise ValueError("use_sliding_window needs `layer_types`, to say where")
             return self
-        if len(self.layer_types) != self.num_hidden_layers:
-            raise ValueError(
-                f"layer_types names {len(self.layer_types)} layers, num_hidden_layers is "
-                f"{self.num_hidden_layers}"
-            )
-        if "sliding_attention" in self.layer_types and not self.sliding_window:
-            raise ValueError("a sliding_attention layer needs `sliding_window`")
+        _check_layer_count(self.layer_types, self.num_hidden_layers)
+        if "sliding_attention" in self.layer_types and (self.sliding_window or 0) < 1:
+            raise ValueError("a sliding_attention layer needs `sliding_window`, 1 or more")
         return self
 
 
@@ -254,15 +271,12 @@ def _read(folder: Path) -> tuple[dict[str, Any], str]:
             f"model folder `{folder}` does not exist",
             hint="pass a Hugging Face model folder, or `bundled` for the demo model",
         )
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.is_file():
         raise CheckpointError(
             f"`{folder}` has no config.json", hint="is this a Hugging Face model folder?"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"`{path}` can't be read") from error
-    architectures = data.get("architectures") if isinstance(data, dict) else None
+        )
+    data = read_json_object(path)
+    architectures = data.get("architectures")
     if not isinstance(architectures, list) or len(architectures) != 1:
         raise CheckpointError(f"`{path}` must name one architecture, found: {architectures!r}")
     return data, str(architectures[0])
@@ -308,7 +322,7 @@ def read_target_config(folder: Path) -> TargetConfig:
         tied = bool(data.get("tie_word_embeddings", raw.tie_word_embeddings))
         return _target(raw, architecture, tuple(layer_types), linear, tied, path)
     if architecture in DENSE_ARCHITECTURES:
-        dense = _parse(_Raw, data, path)
+        dense = _parse(_RawDense, data, path)
         full: LayerType = "full_attention"
         kinds = (full,) * dense.num_hidden_layers
         return _target(dense, architecture, kinds, None, dense.tie_word_embeddings, path)
@@ -328,10 +342,8 @@ def _target(
     path: Path,
 ) -> TargetConfig:
     hybrid = linear is not None
-    try:
-        theta = raw.theta
-    except ValueError as error:
-        raise CheckpointError(f"`{path}`: {error}") from None
+    theta = _usable(lambda: raw.theta, path)
+    rotary_dim = _usable(lambda: raw.rotary_dim(0.25 if hybrid else 1.0), path)
     return TargetConfig(
         architecture=architecture,
         vocab_size=raw.vocab_size,
@@ -344,13 +356,19 @@ def _target(
         linear=linear,
         rms_norm_eps=raw.rms_norm_eps,
         rope_theta=theta,
-        rotary_dim=raw.rotary_dim(0.25 if hybrid else 1.0),
+        rotary_dim=rotary_dim,
         attention_gate=hybrid,
         zero_centered_norm=hybrid,
         tie_word_embeddings=tied,
         max_position_embeddings=raw.max_position_embeddings,
-        eos_token_ids=raw.eos,
     )
+
+
+def _usable(value: Callable[[], _V], path: Path) -> _V:
+    try:
+        return value()
+    except ValueError as error:
+        raise CheckpointError(f"`{path}`: {error}") from None
 
 
 def read_drafter_config(folder: Path) -> DrafterConfig:
@@ -370,10 +388,9 @@ def read_drafter_config(folder: Path) -> DrafterConfig:
             f"`{path}` names the unknown drafter architecture `{architecture}`", hint=hint
         )
     raw = _parse(_RawDrafter, data, path)
-    try:
-        theta = raw.theta
-    except ValueError as error:
-        raise CheckpointError(f"`{path}`: {error}") from None
+    # A drafter turns whole heads, whatever factor its config has from its target.
+    theta = _usable(lambda: raw.theta, path)
+    _usable(lambda: _pairs(raw.head_dim), path)
     layer_types: list[DrafterLayerType] = (
         raw.layer_types or ["full_attention"] * raw.num_hidden_layers
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -12,9 +11,13 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from ddtree_engine.errors import CheckpointError
+from ddtree_engine.json_file import read_json_object
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+DTYPES = ("BF16", "F16", "F32", "F64")
+"""Kinds of numbers that weights may have, as safetensors names them."""
+
 # Names listed in one message before it says how many more there are.
 SHOWN = 5
 
@@ -27,13 +30,14 @@ def weight_files(folder: Path) -> list[Path]:
     """
     index = folder / INDEX
     if index.is_file():
-        try:
-            names = sorted(
-                set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        weight_map = read_json_object(index).get("weight_map")
+        names = weight_map.values() if isinstance(weight_map, dict) else ()
+        if not names or not all(isinstance(name, str) for name in names):
+            raise CheckpointError(
+                f"`{index}` is not a weight index",
+                hint="its `weight_map` gives the file of every tensor",
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"`{index}` is not a weight index") from error
-        files = [folder / name for name in names]
+        files = [folder / name for name in sorted(set(names))]
         missing = [file.name for file in files if not file.is_file()]
         if missing:
             raise CheckpointError(
@@ -46,20 +50,21 @@ def weight_files(folder: Path) -> list[Path]:
     raise CheckpointError(f"`{folder}` has neither {SINGLE} nor {INDEX}")
 
 
-def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every tensor in `folder`, from the files' headers alone."""
-    shapes: dict[str, tuple[int, ...]] = {}
+def tensor_headers(folder: Path) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return shape and dtype of every tensor in `folder`, from the files' headers alone."""
+    headers: dict[str, tuple[tuple[int, ...], str]] = {}
     for file in weight_files(folder):
         try:
             with safe_open(file, framework="pt") as reader:
                 for name in reader.keys():  # noqa: SIM118 - not a mapping
-                    shapes[name] = tuple(reader.get_slice(name).get_shape())
+                    header = reader.get_slice(name)
+                    headers[name] = tuple(header.get_shape()), header.get_dtype()
         except (SafetensorError, OSError) as error:
             raise CheckpointError(
                 f"`{file}` is not a readable safetensors file",
                 hint="the file may be cut short: compare its size and checksum with the source",
             ) from error
-    return shapes
+    return headers
 
 
 def check_tensors(
@@ -81,9 +86,10 @@ def check_tensors(
         The parameter for each tensor that is wanted.
 
     Raises:
-        CheckpointError: tensors are missing, unexpected, or have another shape; all are named.
+        CheckpointError: tensors are missing, unexpected, have another shape, or hold numbers that
+            mean nothing without scales (8 bits and less); all are named.
     """
-    found = tensor_shapes(folder)
+    found = tensor_headers(folder)
     wanted = {source_name(name): (name, tuple(p.shape)) for name, p in module.named_parameters()}
     problems = []
     missing = sorted(set(wanted) - set(found))
@@ -93,12 +99,19 @@ def check_tensors(
     if extra:
         problems.append(f"unexpected: {_some(extra)}")
     misshapen = [
-        f"{name} is {list(found[name])}, not {list(shape)}"
+        f"{name} is {list(found[name][0])}, not {list(shape)}"
         for name, (_, shape) in sorted(wanted.items())
-        if name in found and found[name] != shape
+        if name in found and found[name][0] != shape
     ]
     if misshapen:
         problems.append(f"wrong shape: {_some(misshapen)}")
+    quantized = [
+        f"{name} is {found[name][1]}"
+        for name in sorted(set(wanted) & set(found))
+        if found[name][1] not in DTYPES
+    ]
+    if quantized:
+        problems.append(f"not one of {', '.join(DTYPES)}: {_some(quantized)}")
     if problems:
         raise CheckpointError(
             f"the tensors in `{folder}` do not match its config.json: {'; '.join(problems)}"

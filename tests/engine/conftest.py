@@ -42,7 +42,6 @@ def target_config(**changes: object) -> TargetConfig:
         "zero_centered_norm": True,
         "tie_word_embeddings": False,
         "max_position_embeddings": 512,
-        "eos_token_ids": (),
     }
     return TargetConfig(**{**values, **changes})  # type: ignore[arg-type]
 

@@ -13,10 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
-from ddtree_engine.config import read_drafter_config, read_target_config
+from ddtree_engine.config import MAX_BLOCK_SIZE, read_drafter_config, read_target_config
 from ddtree_engine.drafter import DrafterModel, check_drafter, load_drafter
 from ddtree_engine.errors import CheckpointError
 from ddtree_engine.target import check_target, load_target
+from ddtree_engine.tree import MAX_DEPTH
 from tests.engine.conftest import drafter_config, randomize
 from tests.engine.test_transformers_parity import HYBRID
 
@@ -191,6 +192,12 @@ def test_every_problem_is_named_and_long_lists_are_cut(dflash: Path) -> None:
         ({"hidden_act": "gelu"}, "hidden_act `gelu` is not supported"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}}, "rope_type `yarn`"),
         ({"rope_parameters": None}, "rope_theta is in neither"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type `yarn`"),
+        ({"rope_parameters": {"rope_theta": 0}}, "rope_theta: Input should be greater than 0"),
+        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 2}}, "less than or eq"),
+        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.01}}, "can't turn"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps: Input should be a finite number"),
+        ({"text_config": "none"}, "is not usable"),
     ],
 )
 def test_target_configs_that_are_refused(
@@ -208,7 +215,12 @@ def test_target_configs_that_are_refused(
         ({"dflash_config": None}, "dflash_config: Field required"),
         ({"dflash_config": {"mask_token_id": 1, "target_layer_ids": []}}, "target_layer_ids"),
         ({"sliding_window": None}, "needs `sliding_window`"),
+        ({"sliding_window": -3}, "needs `sliding_window`, 1 or more"),
+        ({"layer_types": None, "use_sliding_window": True}, "needs `layer_types`"),
+        ({"layer_types": ["full_attention"]}, "layer_types names 1 layers"),
         ({"block_size": 1}, "block_size"),
+        ({"block_size": MAX_BLOCK_SIZE + 1}, "block_size: Input should be less than or equal"),
+        ({"head_dim": 7}, "can't turn 7 dimensions"),
     ],
 )
 def test_drafter_configs_that_are_refused(
@@ -217,6 +229,52 @@ def test_drafter_configs_that_are_refused(
     edit(dflash, **changes)
     with pytest.raises(CheckpointError, match=re.escape(message)):
         read_drafter_config(dflash)
+
+
+def test_the_longest_block_makes_the_deepest_tree() -> None:
+    assert MAX_BLOCK_SIZE - 1 == MAX_DEPTH
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"use_sliding_window": True}, "use_sliding_window is not supported"),
+        ({"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, "layer_types"),
+        ({"layer_types": ["full_attention"]}, "layer_types names 1 layers"),
+    ],
+)
+def test_dense_targets_with_a_window_are_refused(
+    hybrid: Path, changes: dict[str, Any], message: str
+) -> None:
+    edit(hybrid, architectures=["Qwen3ForCausalLM"], layer_types=None, num_hidden_layers=3)
+    assert read_target_config(hybrid).full_layers == (0, 1, 2)
+    edit(hybrid, **changes)
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        read_target_config(hybrid)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_numbers_that_need_scales_are_refused(hybrid: Path, dtype: torch.dtype) -> None:
+    name = "model.layers.0.mlp.up_proj.weight"
+    rewrite(hybrid, lambda tensors: tensors.update({name: tensors[name].to(dtype)}))
+    message = rf"not one of BF16, F16, F32, F64: {re.escape(name)} is (I8|F8_E4M3)"
+    with pytest.raises(CheckpointError, match=message):
+        load_target(hybrid, device=CPU, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "[1]", "{", "\ufeff{}"])
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors.index.json"])
+def test_json_that_is_no_object_is_one_message(hybrid: Path, file: str, content: str) -> None:
+    (hybrid / file).write_text(content)
+    with pytest.raises(CheckpointError, match=rf"{re.escape(file)}` (can't be read|holds list)"):
+        check_target(hybrid)
+
+
+@pytest.mark.parametrize("weight_map", [None, {}, [1], {"a": 5}, {"a": ["b"]}])
+def test_an_index_that_names_no_files(hybrid: Path, weight_map: Any) -> None:
+    (hybrid / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(CheckpointError, match="is not a weight index"):
+        check_target(hybrid)
 
 
 def test_folders_and_files_that_are_not_checkpoints(tmp_path: Path, hybrid: Path) -> None:

@@ -177,3 +177,22 @@ def test_the_anchor_reaches_every_drafted_row(target: TargetModel, drafter: Draf
     block = target.embed(drafter.block_tokens(torch.tensor([3, 7])))
     one, other = drafter.draft(block, keys, values, torch.tensor([4, 4]))
     assert ((one - other).abs().amax(-1) > 1e-3).all()
+
+
+@pytest.mark.parametrize("layers", [(2, 0), (0, 2), (1, 1, 0)])
+@torch.no_grad()
+def test_features_come_in_the_order_that_the_drafter_names(
+    target: TargetModel, layers: tuple[int, ...]
+) -> None:
+    tokens = torch.arange(5)[None]
+    alone = [target.forward_sequence(tokens, (layer,))[1] for layer in layers]
+    assert all(one is not None for one in alone)
+    expected = torch.cat([one for one in alone if one is not None], dim=-1)
+    whole = target.forward_sequence(tokens, layers)[1]
+    assert whole is not None
+    assert torch.equal(whole, expected)
+    batch = TreeBatch.chain(tokens, conv_kernel=target.conv_kernel)
+    cache = TargetCache(target.config, rows=1, max_length=8, dtype=torch.float32, device=CPU)
+    verified = target.verify(batch, cache, slice(0, 1), layers).features
+    assert verified is not None
+    torch.testing.assert_close(verified, expected, **CLOSE)

@@ -105,7 +105,7 @@ class TargetModel(nn.Module):
         lengths = torch.tensor(committed, device=device)
         T = max(committed)
         rope = self.rope(lengths[:, None] + batch.depths)
-        stash, features = Stash(), []
+        stash, features = Stash(), dict[int, Tensor]()
         x = self.embed(batch.tokens)
         recurrent = full = 0
         for index, layer in enumerate(self.layers):
@@ -129,10 +129,10 @@ class TargetModel(nn.Module):
                 recurrent += 1
             x = x + layer.mlp(layer.post_attention_layernorm(x))
             if index in feature_layers:
-                features.append(x)
+                features[index] = x
         return Verification(
             hidden=self.norm(x),
-            features=torch.cat(features, dim=-1) if features else None,
+            features=_side_by_side(features, feature_layers),
             stash=stash,
         )
 
@@ -150,7 +150,7 @@ class TargetModel(nn.Module):
         """
         positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
         rope = self.rope(positions)
-        features = []
+        features = dict[int, Tensor]()
         x = self.embed(tokens)
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, DecoderLayer)
@@ -161,5 +161,10 @@ class TargetModel(nn.Module):
                 x = x + layer.linear_attn(normed)
             x = x + layer.mlp(layer.post_attention_layernorm(x))
             if index in feature_layers:
-                features.append(x)
-        return self.norm(x), torch.cat(features, dim=-1) if features else None
+                features[index] = x
+        return self.norm(x), _side_by_side(features, feature_layers)
+
+
+def _side_by_side(streams: dict[int, Tensor], layers: Sequence[int]) -> Tensor | None:
+    """In the order that the drafter names the layers in, which its `fc` was trained with."""
+    return torch.cat([streams[layer] for layer in layers], dim=-1) if layers else None
