@@ -15,15 +15,18 @@ from ddtree_engine.config import (
 )
 from ddtree_engine.decoder import Decoder, RecurrentState
 from ddtree_engine.drafter import DrafterModel, load_drafter
-from ddtree_engine.errors import CheckpointError, EngineError
+from ddtree_engine.errors import EngineError, RequestError
 from ddtree_engine.target import TargetModel, load_target
-from ddtree_engine.tokenizer import Tokenizer
+from ddtree_engine.tokenizer import Tokenizer, check_vocabulary
 from ddtree_engine.weights import fingerprint
 
 BUNDLED = "bundled"
 """Name that stands for the demo model inside the package."""
 
 DEMO = Path(__file__).parent / "demo"
+
+MAX_THREADS = 1024
+"""Past the cores of any one machine; PyTorch ends the process that can't start its threads."""
 
 SMALL_HIDDEN_SIZE = 1024
 """Below this hidden size a model's matrices fit a core's cache, and one thread runs it best."""
@@ -58,7 +61,16 @@ class Engine:
     def decoder(
         self, *, rows: int = 1, max_length: int, recurrent_state: RecurrentState = "exact"
     ) -> Decoder:
-        """Return a decoder with its own caches."""
+        """Return a decoder with its own caches.
+
+        Raises:
+            RequestError: `max_length` is more than the model was made for.
+        """
+        if max_length > self.max_context:
+            raise RequestError(
+                f"{max_length} tokens are more than the {self.max_context} positions of the model",
+                hint="shorten the prompt or generate fewer tokens",
+            )
         return Decoder(
             self.target,
             self.drafter,
@@ -110,15 +122,14 @@ def set_threads(threads: int | None, target: TargetConfig) -> None:
     """Set how many threads share one operation on the CPU; None chooses by the size of the model.
 
     The products of a small model take microseconds, and every one of them would wait for the
-    slowest
-    thread: on a machine that does anything else, two threads can be a hundred times slower than
-    one.
+    slowest thread: on a machine that does anything else, two threads can be a hundred times slower
+    than one.
 
     Raises:
-        EngineError: `threads` below 1.
+        EngineError: `threads` below 1, or more than a process can start.
     """
-    if threads is not None and threads < 1:
-        raise EngineError(f"--threads must be 1 or more, got {threads}")
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise EngineError(f"--threads must be from 1 to {MAX_THREADS}, got {threads}")
     if threads is None and target.hidden_size >= SMALL_HIDDEN_SIZE:
         return
     torch.set_num_threads(1 if threads is None else threads)
@@ -156,11 +167,7 @@ def load_engine(
     if place.type == "cpu":
         set_threads(threads, target_config)
     tokenizer = Tokenizer.load(model_path)
-    if tokenizer.vocab_size > target_config.vocab_size:
-        raise CheckpointError(
-            f"the tokenizer of `{model_path}` has {tokenizer.vocab_size} tokens, the model "
-            f"{target_config.vocab_size}"
-        )
+    check_vocabulary(tokenizer, model_path, target_config.vocab_size)
     return Engine(
         target=load_target(model_path, device=place, dtype=kind),
         drafter=(

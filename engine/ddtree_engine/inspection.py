@@ -11,7 +11,7 @@ from torch import nn
 from ddtree_engine.config import check_fit
 from ddtree_engine.drafter import check_drafter
 from ddtree_engine.target import check_target
-from ddtree_engine.tokenizer import Tokenizer
+from ddtree_engine.tokenizer import Tokenizer, check_vocabulary
 
 
 def inspect_models(model: Path, drafter: Path | None, dtype: torch.dtype) -> dict[str, Any]:
@@ -33,6 +33,7 @@ def inspect_models(model: Path, drafter: Path | None, dtype: torch.dtype) -> dic
     found = check_target(model)
     config = found.config
     tokenizer = Tokenizer.load(model)
+    check_vocabulary(tokenizer, model, config.vocab_size)
     size = dtype.itemsize
     state = 0
     if config.linear is not None:
