@@ -66,6 +66,10 @@ class Decoder:
             max_length: tokens of one request, prompt and `max_tokens` together.
             recurrent_state: "leak" lets siblings see each other's recurrent state, the unsafe
                 shortcut; for experiments that measure what it costs.
+
+        Raises:
+            CheckpointError: the drafter does not fit.
+            CapacityError: there is not enough memory.
         """
         if drafter is not None:
             check_fit(drafter.config, target.config)
@@ -76,14 +80,20 @@ class Decoder:
         dtype = target.embed_tokens.weight.dtype
         # The last round of a request may commit drafts beyond those that it still emits.
         room = max_length + (0 if drafter is None else drafter.config.block_size - 1)
-        self.cache = TargetCache(
-            target.config, rows=rows, max_length=room, dtype=dtype, device=self.device
-        )
         self.drafter_cache: DrafterCache | None = None
-        if drafter is not None:
-            self.drafter_cache = DrafterCache(
-                drafter.config, rows=rows, max_length=room, dtype=dtype, device=self.device
+        try:
+            self.cache = TargetCache(
+                target.config, rows=rows, max_length=room, dtype=dtype, device=self.device
             )
+            if drafter is not None:
+                self.drafter_cache = DrafterCache(
+                    drafter.config, rows=rows, max_length=room, dtype=dtype, device=self.device
+                )
+        except (RuntimeError, MemoryError) as error:  # PyTorch's CPU allocator raises the former
+            raise CapacityError(
+                f"there is no memory for the caches of {rows} x {max_length} tokens",
+                hint="ask for a shorter context or for fewer requests at once",
+            ) from error
         self.sequences: list[Sequence] = []
         # Host time. On a GPU, work that a stage only launches is waited for in the next one that
         # reads a result: the drafter's in `draft`, the target's in `accept`.
@@ -99,8 +109,8 @@ class Decoder:
 
         Raises:
             RequestError: an empty prompt, a token outside the vocabulary, a mode without its
-                drafter,
-                `max_tokens` below 1, or prompt and `max_tokens` together longer than the context.
+                drafter, `max_tokens` below 1, or prompt and `max_tokens` together longer than the
+                context.
         """
         vocab = self.target.config.vocab_size
         if not sequence.prompt:
@@ -269,8 +279,7 @@ class Decoder:
         positions = lengths[:, None] + batch.depths + 1
         choices = choose_batch(logits, positions, [one.sampling for one in running]).tolist()
         # The ops keep a number that is not finite in its own branch, so a draft that goes bad and
-        # is
-        # rejected harms nobody. A sum is finite only if every term is.
+        # is rejected harms nobody. A sum is finite only if every term is.
         sound = torch.isfinite(logits.sum(-1)).tolist()
         paths, emitted = [], []
         for one, tree, chosen, finite in zip(running, trees, choices, sound, strict=True):

@@ -10,6 +10,7 @@ from typing import Literal
 from ddtree_engine.errors import RequestError
 from ddtree_engine.sampling import SamplingParams
 from ddtree_engine.shadow import ShadowEvidence
+from ddtree_engine.tree import MAX_BUDGET, MAX_TOPK
 
 FinishReason = Literal["stop", "length", "failed"]
 
@@ -31,6 +32,9 @@ class Speculation:
         mode: the shape.
         budget: nodes of a tree besides the root; used by `tree` only.
         topk: candidates a depth; used by `tree` and by the trees that `shadow` records.
+
+    Raises:
+        RequestError: a number below 1, or over `MAX_BUDGET` or `MAX_TOPK`.
     """
 
     mode: Mode = Mode.TREE
@@ -38,10 +42,14 @@ class Speculation:
     topk: int = 8
 
     def __post_init__(self) -> None:
-        if self.budget < 1:
-            raise RequestError(f"budget must be 1 or more, got {self.budget}")
-        if self.topk < 1:
-            raise RequestError(f"topk must be 1 or more, got {self.topk}")
+        for name, value, most in (
+            ("budget", self.budget, MAX_BUDGET),
+            ("topk", self.topk, MAX_TOPK),
+        ):
+            if value < 1:
+                raise RequestError(f"{name} must be 1 or more, got {value}")
+            if value > most:
+                raise RequestError(f"{name} {value} is over the limit of {most}")
 
 
 @dataclass(slots=True)

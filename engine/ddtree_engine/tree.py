@@ -42,6 +42,12 @@ LOG_PROB_FLOOR = -(2.0**13)
 MAX_DEPTH = 63
 """Deepest tree whose scores fit 64 bits: 63 * 2**13 nats * 2**44 units a nat < 2**63."""
 
+MAX_BUDGET = 1024
+"""Most nodes besides the root that a request may ask for: more have never paid for themselves."""
+
+MAX_TOPK = 128
+"""Most candidates a depth that a request may ask for."""
+
 
 def fixed_point(log_probs: NDArray[np.floating]) -> NDArray[np.int64]:
     """Convert log-probabilities in nats to scores.

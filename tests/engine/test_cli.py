@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +17,7 @@ from ddtree_engine.cli.main import main
 from ddtree_engine.engine import DEMO
 
 PROMPT = "def fibonacci(n):"
+BAD_PROMPTS = json.loads((Path(__file__).parent / "data/bad_prompts.json").read_text())
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -131,19 +136,29 @@ def test_list_prompts(capsys: pytest.CaptureFixture[str]) -> None:
         (["generate", "--mode", "tree:0", "--prompt", "a"], "budget must be 1 or more, got 0"),
         (["generate", "--prompt", ""], "the prompt is empty"),
         (["generate", "--prompt", "a", "--temperature", "-1"], "temperature must be 0"),
-        (["generate", "--prompt", "a", "--max-tokens", "0"], "max_tokens must be 1 or more"),
+        (["generate", "--prompt", "a", "--max-tokens", "0"], "--max-tokens must be 1 or more"),
+        (["generate", "--prompt", "a", "--max-tokens", "-999"], "--max-tokens must be 1 or more"),
+        (["generate", "--prompt", "a", "--max-tokens", "9999"], "than the 4096 positions"),
+        (["generate", "--prompt", "a\udcff"], "the prompt is not Unicode text"),
+        (["generate", "--prompt", "a", "--mode", "tree:1025"], "budget 1025 is over the limit"),
+        (["generate", "--prompt", "a", "--topk", "129"], "topk 129 is over the limit"),
+        (["generate", "--prompt", "a", "--threads", "1000000"], "--threads must be from 1 to"),
         (["generate", "--prompt", "a", "--drafter", "none"], "needs a drafter"),
         (["generate", "--prompt", "a", "--model", "/nowhere"], "`/nowhere` does not exist"),
         (["generate", "--prompt-file", "/nowhere"], "`/nowhere` can't be read"),
         (["generate", "--prompt", "a", "--device", "tpu9"], "`tpu9` is not a device"),
         (["generate", "--prompt", "a", "--device", "meta"], "`meta` is not supported"),
-        (["generate", "--prompt", "a", "--threads", "0"], "--threads must be 1 or more"),
+        (["generate", "--prompt", "a", "--threads", "0"], "--threads must be from 1 to"),
         (["inspect", "--model", str(DEMO / "drafter")], "this is a drafter"),
         (["inspect", "--drafter", str(DEMO / "target")], "this is a target"),
         (["check", "--prompts", "/nowhere"], "`/nowhere` can't be read"),
         (["check", "--temperatures", "hot"], "takes numbers"),
         (["check", "--modes", "beam"], "`beam` is not a mode"),
         (["check", "--runs", "0"], "--runs must be 1 or more"),
+        (["check", "--max-tokens", "0"], "--max-tokens must be 1 or more"),
+        (["check", "--max-tokens", "4096"], "than the 4096 positions"),
+        (["check", "--max-gap", "nan"], "--max-gap must be 0 or more"),
+        (["check", "--max-gap", "-1"], "--max-gap must be 0 or more"),
         (["check", "--limit", "0"], "--limit must be 1 or more"),
         (["check", "--drafter", "none"], "no drafter to compare with"),
     ],
@@ -156,6 +171,71 @@ def test_bad_input_is_one_message(
     assert out == ""
     assert err.startswith("error: ")
     assert message in err
+
+
+@pytest.mark.parametrize("case", BAD_PROMPTS, ids=lambda case: str(case["name"]))
+def test_prompts_that_are_none(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, case: dict[str, str]
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(case["content"])
+    code, out, err = run(capsys, "check", "--prompts", str(prompts), "--max-tokens", "1")
+    assert code == 1
+    assert out == ""
+    assert err.startswith("error: ")
+    assert case["says"] in err
+
+
+def test_prompts_may_hold_any_character_and_a_byte_order_mark(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    texts = ["a\u2028b", "a\x85b", "a\tb"]
+    lines = [json.dumps({"prompt": text}, ensure_ascii=False) for text in texts]
+    prompts.write_text("\ufeff" + "\r\n\n".join(lines), newline="")
+    code, out, _ = run(capsys, "check", "--prompts", str(prompts), "--list-prompts", "--json")
+    assert code == 0
+    listed = [json.loads(line) for line in out.rstrip("\n").split("\n")]
+    assert [one["prompt"] for one in listed] == texts
+    assert [one["name"] for one in listed] == ["line 1", "line 3", "line 5"]
+
+
+@pytest.mark.parametrize(
+    ("stdin", "encoding", "message"),
+    [(b"\xff\xfe", "utf-8", "standard input is not text"), (b"caf\xc3\xa9", "ascii", None)],
+)
+def test_terminals_and_pipes_without_unicode(
+    stdin: bytes, encoding: str, message: str | None
+) -> None:
+    command = [sys.executable, "-m", "ddtree_engine", "generate", "--max-tokens", "2"]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    if message is None:
+        command += ["--prompt", stdin.decode(), "--mode", "τ"]
+        message = "`\\u03c4` is not a mode"
+    done = subprocess.run(command, input=stdin, capture_output=True, env=environment, check=False)
+    assert done.returncode == 1
+    assert message in done.stderr.decode()
+    assert "Traceback" not in done.stderr.decode()
+
+
+def test_a_divergence_that_no_gap_explains_is_a_failure_and_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ddtree_engine import comparison
+
+    real = comparison.compare
+
+    def diverging(*arguments: Any, **options: Any) -> Iterator[Any]:
+        for gap in (math.inf, math.nan):
+            yield comparison.Divergence("tree:8", 0.0, 0, 0, gap)
+        yield from real(*arguments, **options)
+
+    monkeypatch.setattr(comparison, "compare", diverging)
+    arguments = ["check", "--limit", "1", "--max-tokens", "2", "--modes", "ar"]
+    code, out, _ = run(capsys, *arguments, "--temperatures", "0", "--json")
+    assert code == 1
+    document = json.loads(out, parse_constant=pytest.fail)
+    assert [one["gap"] for one in document["divergences"]] == [None, None]
 
 
 @pytest.mark.parametrize("arguments", [[], ["fly"], ["generate", "--max-tokens", "many"]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,14 +75,20 @@ def run(arguments: argparse.Namespace) -> int:
     ar = Speculation(Mode.AR, topk=arguments.topk)
     modes = [ar, *(mode for mode in modes if mode.mode is not Mode.AR)]
     temperatures = _numbers(arguments.temperatures, "--temperatures")
-    if arguments.runs < 1:
-        raise EngineError(f"--runs must be 1 or more, got {arguments.runs}")
+    for option, number in (("--runs", arguments.runs), ("--max-tokens", arguments.max_tokens)):
+        if number < 1:
+            raise EngineError(f"{option} must be 1 or more, got {number}")
+    if arguments.max_gap is not None and not arguments.max_gap >= 0:  # NaN is no bound
+        raise EngineError(f"--max-gap must be 0 or more, got {arguments.max_gap}")
     engine = load_from(arguments)
     if engine.drafter is None and len(modes) > 1:
         raise EngineError(
             "there is no drafter to compare with", hint="pass --drafter, or --modes ar"
         )
     encoded = [engine.tokenizer.encode(entry["prompt"]) for entry in prompts]
+    for entry, ids in zip(prompts, encoded, strict=True):
+        if not ids:
+            raise EngineError(f"prompt `{entry['name']}` is empty", hint="give it some text")
     decoder = engine.decoder(
         max_length=max(map(len, encoded)) + arguments.max_tokens,
         recurrent_state=arguments.recurrent_state,
@@ -113,7 +120,8 @@ def run(arguments: argparse.Namespace) -> int:
         results.append(found)
         if not arguments.json:
             _print_result(found, label(found.speculation), results)
-    failures = [one for one in divergences if one.gap > max_gap]
+    # A gap that is not a number passes for nothing.
+    failures = [one for one in divergences if not one.gap <= max_gap]
     if arguments.json:
         print(json.dumps(_document(arguments, results, divergences, max_gap, len(prompts))))
     elif arguments.recurrent_state == "leak":
@@ -197,7 +205,8 @@ def _document(
                 "temperature": one.temperature,
                 "prompt": one.prompt,
                 "position": one.position,
-                "gap": one.gap,
+                # JSON has no infinity: null is a divergence that no rounding explains.
+                "gap": one.gap if math.isfinite(one.gap) else None,
             }
             for one in divergences
         ],
@@ -211,20 +220,31 @@ def _prompts(arguments: argparse.Namespace) -> list[dict[str, str]]:
         raise EngineError(f"--limit must be 1 or more, got {arguments.limit}")
     path = arguments.prompts or DEMO / "prompts.jsonl"
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        entries = [json.loads(line) for line in lines if line.strip()]
-    except (OSError, ValueError) as error:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
         raise EngineError(f"the prompts in `{path}` can't be read") from error
-    for number, entry in enumerate(entries, start=1):
-        if not isinstance(entry, dict) or not isinstance(entry.get("prompt"), str):
-            raise EngineError(
-                f"line {number} of `{path}` is not a prompt",
-                hint='each line is a JSON object: {"name": "…", "prompt": "…"}',
-            )
-        entry.setdefault("name", f"line {number}")
+    # Not splitlines(): a JSON string may hold other line separators of Unicode as they are.
+    lines = enumerate(text.split("\n"), start=1)
+    entries = [_entry(line, f"line {number}", path) for number, line in lines if line.strip()]
     if not entries:
         raise EngineError(f"`{path}` has no prompts")
     return entries[: arguments.limit]
+
+
+def _entry(line: str, name: str, path: Path) -> dict[str, str]:
+    """One prompt; `name` says which line of `path` it is, and is its name if it has none."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise EngineError(f"{name} of `{path}` is not JSON") from error
+    if isinstance(entry, dict):
+        entry = {"name": name, **entry}
+        if isinstance(entry["name"], str) and isinstance(entry.get("prompt"), str):
+            return entry
+    raise EngineError(
+        f"{name} of `{path}` is not a prompt",
+        hint='each line is a JSON object: {"name": "…", "prompt": "…"}',
+    )
 
 
 def _numbers(text: str, option: str) -> list[float]:

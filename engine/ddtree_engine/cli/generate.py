@@ -38,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ddtree_engine.comparison import parse_mode
     from ddtree_engine.sampling import SamplingParams
     from ddtree_engine.sequence import Sequence
+    from ddtree_engine.text_stream import TextStream
 
     speculation = parse_mode(arguments.mode, arguments.topk)
     params = SamplingParams(
@@ -46,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
         top_p=arguments.top_p,
         seed=arguments.seed,
     )
+    if arguments.max_tokens < 1:
+        raise EngineError(f"--max-tokens must be 1 or more, got {arguments.max_tokens}")
     prompt = _prompt(arguments)
     engine = load_from(arguments)
     tokenizer = engine.tokenizer
@@ -57,15 +60,12 @@ def run(arguments: argparse.Namespace) -> int:
     while not sequence.decoding:
         decoder.prefill(sequence)
     begin = perf_counter()
-    shown = ""
+    text = TextStream(tokenizer.decode)
     while sequence.finish_reason is None:
-        decoder.round()
-        if not arguments.json:
-            text = tokenizer.decode(sequence.emitted)
-            # A character cut in the middle decodes to U+FFFD until its last byte is there.
-            if not text.endswith("�") or sequence.finish_reason:
-                print(text.removeprefix(shown), end="", flush=True)
-                shown = text
+        for _, tokens in decoder.round():
+            piece = text.feed(tokens)
+            if not arguments.json:
+                print(piece, end="", flush=True)
     if sequence.finish_reason == "failed":
         raise NotFiniteError
     seconds = perf_counter() - begin
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         }
         print(json.dumps(document))
         return 0
-    print()
+    print(text.finish())
     print(
         f"{len(sequence.emitted)} tokens in {sequence.rounds} rounds: acceptance length "
         f"{sequence.acceptance_length:.2f}, {speed:.1f} tok/s (one run, not warmed up)",
@@ -99,4 +99,7 @@ def _prompt(arguments: argparse.Namespace) -> str:
             return str(arguments.prompt_file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise EngineError(f"`{arguments.prompt_file}` can't be read") from error
-    return sys.stdin.read()
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise EngineError("standard input is not text", hint="give it as UTF-8") from error

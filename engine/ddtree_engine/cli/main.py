@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed (one message on stderr), 2 usage, 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 
@@ -39,6 +40,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal without Unicode gets escapes and no traceback.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     arguments = build_parser().parse_args(argv)
     try:
         code: int = COMMANDS[arguments.command].run(arguments)

@@ -19,7 +19,7 @@ from ddtree_engine.notify import Notifier
 from ddtree_engine.scheduler import Scheduler, State, UnavailableError
 from ddtree_engine.sequence import Mode, Speculation
 from ddtree_engine.server.protocol import DDTree
-from ddtree_engine.server.settings import MAX_TOPK, Settings
+from ddtree_engine.server.settings import Settings
 from ddtree_engine.warm_up import warm_up
 
 DEFAULT_CONTEXT = 8192
@@ -105,8 +105,6 @@ class Service:
                 f"budget {budget} is over this server's {ours.budget}",
                 hint="start the server with a larger --budget",
             )
-        if topk > MAX_TOPK:
-            raise RequestError(f"topk {topk} is over the limit of {MAX_TOPK}")
         return Speculation(Mode(asked.mode or ours.mode), budget, topk)
 
     def stop(self, timeout: float) -> bool:

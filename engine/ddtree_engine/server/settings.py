@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from ddtree_engine.errors import EngineError
+from ddtree_engine.tree import MAX_BUDGET, MAX_TOPK
 
 ModeName = Literal["ar", "linear", "shadow", "tree"]
-
-MAX_TOPK = 128
-"""Candidates a depth that any request may ask for: no tree in evidence has more nodes."""
-MAX_BUDGET = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
