@@ -1,4 +1,9 @@
-"""Which form of an op runs where: Triton kernels on a GPU, PyTorch on everything else."""
+"""Which form of an op runs where: Triton kernels on a GPU, PyTorch on everything else.
+
+Triton compiles a kernel anew for an integer that is 1, and for one that is a multiple of 16. What
+changes from round to round (`do_not_specialize` in the kernels) must not do that: a request would
+wait for a compiler.
+"""
 
 from __future__ import annotations
 

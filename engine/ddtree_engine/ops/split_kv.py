@@ -56,7 +56,7 @@ def _fold(q, k, v, seen, largest, total, weighted, scale, PRECISION: tl.constexp
     return new, total, weighted
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["nodes", "pieces", "ancestors_batch", "ancestors_node"])
 def _attend(
     q,
     k_context,
@@ -192,7 +192,7 @@ def _attend(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["nodes", "pieces"])
 def _merge(
     partial,
     log_sums,
@@ -245,26 +245,28 @@ class Tiling(NamedTuple):
     stages: int
 
 
-def choose_tiling(q: Tensor, context: int, key_heads: int) -> Tiling:
-    """The tiling for queries [B, N, HQ, d] over `context` keys of `key_heads` heads."""
-    B, N, HQ, d = q.shape
-    packed = N * HQ // key_heads
-    rows = min(64, max(16, triton.next_power_of_2(packed)))
-    row_bytes = triton.next_power_of_2(d) * q.element_size()
-    room = shared_memory(q.device) - rows * row_bytes
-    # Keys and values of two blocks in flight, if 64 keys or at least 32 go into the room.
-    columns, stages = 64, 2
-    while 2 * stages * columns * row_bytes > room * 3 // 4 and columns > 16:
-        if columns > 32:
-            columns //= 2
-        elif stages > 1:
-            stages -= 1
-        else:
-            columns //= 2
-    programs = B * key_heads * -(-packed // rows)
-    pieces = -(-2 * multiprocessors(q.device) // programs)
+def choose_tiling(
+    *, rows: int, row_bytes: int, context: int, heads: int, memory: int, processors: int
+) -> Tiling:
+    """The tiling of a launch.
+
+    Args:
+        rows: query rows that share a key head.
+        row_bytes: of a query, key or value.
+        context: keys of the longest context that the launch can have.
+        heads: key heads of all requests.
+        memory: shared memory of a block, in bytes.
+        processors: of the GPU.
+    """
+    tile = min(64, max(16, triton.next_power_of_2(rows)))
+    room = memory - tile * row_bytes
+    # Keys and values of 64 rows twice, one block in flight, if that goes into the room.
+    for columns, stages in ((64, 2), (32, 2), (32, 1), (16, 1)):
+        if 2 * stages * columns * row_bytes <= room:
+            break
+    pieces = -(-2 * processors // (heads * -(-rows // tile)))
     pieces = min(pieces, -(-context // columns), _MAX_PIECES - 1)
-    return Tiling(rows, columns, pieces, 8 if rows * d >= 64 * 256 else 4, stages)
+    return Tiling(tile, columns, pieces, 8 if tile * row_bytes >= 64 * 512 else 4, stages)
 
 
 def supports(*tensors: Tensor) -> bool:
@@ -310,7 +312,14 @@ def attend(
     HKV = k.shape[2]
     group = HQ // HKV
     if tiling is None:
-        tiling = choose_tiling(q, k_context.shape[1], HKV)
+        tiling = choose_tiling(
+            rows=N * group,
+            row_bytes=triton.next_power_of_2(d) * q.element_size(),
+            context=k_context.shape[1],
+            heads=B * HKV,
+            memory=shared_memory(q.device),
+            processors=multiprocessors(q.device),
+        )
     dim = max(16, triton.next_power_of_2(d))
     partial_shape = (B * HKV, tiling.pieces + 1, N * group, dim)
     partial = torch.empty(partial_shape, dtype=torch.float32, device=q.device)

@@ -10,7 +10,7 @@ from torch import Tensor
 BLOCK_ROWS = 8
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _gated_norm(
     x,
     gate,

@@ -13,7 +13,7 @@ from ddtree_engine.ops.tree_conv.kernel import convolve
 BLOCK_NODES = 8
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["nodes", "taps_batch", "taps_node", "a_batch", "b_batch"])
 def _gdn_inputs(
     x,
     tail,

@@ -15,7 +15,7 @@ VALUES = 32
 WARPS = 4
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["requests", "g_layer", "g_batch", "beta_layer", "beta_batch"])
 def _state_commit(
     k,
     v,

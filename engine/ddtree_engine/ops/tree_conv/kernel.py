@@ -57,7 +57,7 @@ def convolve(
     return total / (1.0 + tl.exp(-total))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["nodes", "taps_batch", "taps_node"])
 def _tree_conv(
     x,
     tail,

@@ -91,7 +91,9 @@ def _load_seen(ancestors, row_stride, row, column, nodes):
     ).to(tl.int1)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["nodes", "g_batch", "beta_batch", "ancestors_batch", "ancestors_node"]
+)
 def _tree_gdn(
     q,
     k,

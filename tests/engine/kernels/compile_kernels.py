@@ -1,0 +1,97 @@
+"""Compiles every kernel for a GPU that need not be there: `python compile_kernels.py 90 232448`.
+
+Prints a line a kernel: its name and the bytes of shared memory that a block of it needs. The sizes
+are those of Qwen3.6-27B.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from ddtree_engine.ops import split_kv
+from ddtree_engine.ops.gated_norm import kernel as gated_norm
+from ddtree_engine.ops.gdn_inputs import kernel as gdn_inputs
+from ddtree_engine.ops.state_commit import kernel as state_commit
+from ddtree_engine.ops.topk_logprob import kernel as topk_logprob
+from ddtree_engine.ops.tree_conv import kernel as tree_conv
+from ddtree_engine.ops.tree_gdn import kernel as tree_gdn
+
+POINTERS = {
+    **dict.fromkeys(["g", "beta", "state", "partial", "log_sums", "largest", "total"], "*fp32"),
+    **dict.fromkeys(["taps", "lengths", "path_lengths", "best", "ids"], "*i64"),
+    **dict.fromkeys(["scale", "eps"], "fp32"),
+    "log_probs": "*fp32",
+    "ancestors": "*i1",
+}
+HALF = {"x", "tail", "weight", "out", "q", "k", "v", "a", "b", "A_log", "dt_bias"} | {
+    *("k_context", "v_context", "logits", "gate")
+}
+
+
+def shared_bytes(
+    kernel: Any, capability: int, constants: dict[str, Any], warps: int = 4, stages: int = 3
+) -> int:
+    """Compile `kernel` with bfloat16 tensors; its shared memory."""
+    names = kernel.arg_names
+    types = {
+        name: POINTERS.get(name, "*bf16" if name in HALF else "i32")
+        for name in names
+        if name not in constants
+    }
+    source = ASTSource(
+        kernel,
+        {name: types.get(name, "constexpr") for name in names},
+        {(names.index(name),): value for name, value in constants.items()},
+        {
+            (names.index(name),): [["tt.divisibility", 16]]
+            for name, kind in types.items()
+            if kind.startswith("*")
+        },
+    )
+    options = {"num_warps": warps, "num_stages": stages}
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    return int(compiled.metadata.shared)
+
+
+def main() -> None:
+    """Compile all of them for a compute capability and its shared memory a block."""
+    capability = int(sys.argv[1])
+    memory = int(sys.argv[2])
+
+    def show(name: str, kernel: Any, constants: dict[str, Any], *options: int) -> None:
+        print(name, shared_bytes(kernel, capability, constants, *options), flush=True)
+
+    show("tree_conv", tree_conv._tree_conv, {"K": 4, "NODES": 4, "CHANNELS": 256})
+    show(
+        "gdn_inputs",
+        gdn_inputs._gdn_inputs,
+        {"KEY_HEADS": 16, "KEY_DIM": 128, "K": 4, "NODES": 8, "DIM": 128},
+    )
+    show("gated_norm", gated_norm._gated_norm, {"ROWS": 8, "DIM": 128})
+    for nodes in (1, 65):
+        rows, tiles, values, warps = tree_gdn.choose_tiling(nodes, 128, "tf32")
+        sizes = {"GROUP": 3, "ROWS": rows, "TILES": tiles, "KEY": 128, "VALUE": values}
+        show(f"tree_gdn of {nodes}", tree_gdn._tree_gdn, {**sizes, "PRECISION": "tf32"}, warps)
+    # Two tiles need what one needs; small ones compile in less time.
+    sizes = {"GROUP": 3, "ROWS": 16, "TILES": 2, "KEY": 16, "VALUE": 16}
+    show("tree_gdn of two tiles", tree_gdn._tree_gdn, {**sizes, "PRECISION": "tf32x3"})
+    show("state_commit", state_commit._state_commit, {"GROUP": 3, "KEY": 128, "VALUE": 32})
+    show("topk_logprob", topk_logprob._best_of_piece, {"K": 16, "SIZE": 2048})
+    show("merge of topk", topk_logprob._merge, {"K": 16, "PIECES": 128, "CANDIDATES": 2048})
+    for dim, group, own, window in ((256, 6, 0, 0), (128, 4, 1, 2048), (128, 4, 2, 0)):
+        rows, columns, _, warps, stages = split_kv.choose_tiling(
+            rows=96, row_bytes=2 * dim, context=1024, heads=4, memory=memory, processors=132
+        )
+        sizes = {"GROUP": group, "ROWS": rows, "COLUMNS": columns, "DIM": dim}
+        masks = {"WINDOW": window, "OWN": own, "PRECISION": "tf32x3"}
+        show(f"attend {dim} {own}", split_kv._attend, {**sizes, **masks}, warps, stages)
+    show("merge of attend", split_kv._merge, {"GROUP": 6, "PIECES": 16, "DIM": 256})
+
+
+if __name__ == "__main__":
+    main()
