@@ -75,7 +75,10 @@ async def on_validation_error(_: Request, error: Exception) -> Response:
 def _problem(error: Any) -> tuple[str | None, str]:
     """Where and what of one problem that pydantic found."""
     parts = [str(part) for part in error["loc"] if part != "body"]
-    where = ".".join(part for part in parts if part != "str" and not part.startswith("list["))
+    unknown = parts.pop() if error["type"] == "extra_forbidden" else None
+    # A union adds the name of each member that it tried, which is no field of the client's.
+    fields = [part for part in parts if part != "str" and "[" not in part]
+    where = ".".join(fields if unknown is None else [*fields, unknown])
     match error["type"]:
         case "json_invalid":
             return None, f"the body is not JSON: {error['ctx']['error']}"
@@ -90,12 +93,21 @@ def _problem(error: Any) -> tuple[str | None, str]:
 
 
 async def on_http_error(_: Request, error: Exception) -> Response:
-    """Answer an unknown path or method."""
+    """Answer an unknown path or method, and a body that can't even be parsed."""
     assert isinstance(error, HTTPException)
-    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "error")
-    headers = error.headers
-    content = body(str(error.detail), "invalid_request_error", code)
-    return JSONResponse(content, error.status_code, headers)
+    codes = {
+        400: "invalid_value",
+        404: "not_found",
+        405: "method_not_allowed",
+        413: "body_too_large",
+    }
+    code = codes.get(error.status_code, "error")
+    message = str(error.detail)
+    if error.status_code == 400:
+        # FastAPI says no more where bytes are no UTF-8, or nested or long beyond all measure.
+        message = "the body is not JSON that can be read"
+    content = body(message, "invalid_request_error", code)
+    return JSONResponse(content, error.status_code, error.headers)
 
 
 async def on_crash(_: Request, error: Exception) -> Response:

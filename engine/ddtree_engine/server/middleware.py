@@ -1,4 +1,4 @@
-"""What happens to every HTTP request: the API key, and the count by route and status.
+"""What happens to every HTTP request: the API key, the size, the count by route and status.
 
 Plain ASGI, not Starlette's BaseHTTPMiddleware: that one would hide a client's leaving.
 """
@@ -9,6 +9,7 @@ from hmac import compare_digest
 
 from prometheus_client import Counter
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -16,6 +17,9 @@ from ddtree_engine.server.errors import CLIENT_LEFT, body
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
 """What health checks and scrapers ask, who have no key."""
+
+MAX_BODY_BYTES = 16 << 20
+"""Largest body that is read: several times what the longest context takes, as text or as ids."""
 
 
 class CountRequests:
@@ -45,6 +49,32 @@ class CountRequests:
             await self._app(scope, receive, watch)
         finally:
             self._counter.labels(path, str(status)).inc()
+
+
+class LimitBody:
+    """Stops reading a body that no context could hold, before it fills the memory."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; its body can't be read past the limit."""
+        read = 0
+
+        async def count() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self._limit:
+                raise HTTPException(
+                    413,
+                    f"the body is over the limit of {self._limit} bytes",
+                    {"connection": "close"},
+                )
+            return message
+
+        await self._app(scope, count, send)
 
 
 class RequireKey:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import select
+import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ddtree_engine.server.middleware import MAX_BODY_BYTES
 from tests.engine.serving.checkpoint import POISON
 from tests.engine.serving.server_process import DEADLINE, ServerProcess, wait_for
 
@@ -178,6 +182,41 @@ def test_bad_requests(server: ServerProcess, case: dict[str, Any]) -> None:
     assert case["says"] in error["message"]
     assert error["type"] == "invalid_request_error"
     assert error["param"] == case.get("param", error["param"])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"[" * 100_000, b'{"prompt": "\xff"}', b'{"prompt": "a", "seed": ' + b"9" * 9000 + b"}"],
+    ids=["nested", "not UTF-8", "many digits"],
+)
+def test_bodies_that_no_parser_takes(server: ServerProcess, content: bytes) -> None:
+    headers = {"content-type": "application/json"}
+    answer = server.post("/v1/completions", None, content=content, headers=headers)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "the body is not JSON that can be read"
+    assert answer.json()["error"]["code"] == "invalid_value"
+
+
+def test_a_body_over_the_limit_is_not_read_to_its_end(server: ServerProcess) -> None:
+    announced = 100 * MAX_BODY_BYTES
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
+        f"content-length: {announced}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        connection.sendall(head.encode())
+        sent = 0
+        with suppress(ConnectionError):  # the server hangs up
+            while sent < announced and not select.select([connection], [], [], 0)[0]:
+                sent += connection.send(b" " * 65536)
+        assert sent < 2 * MAX_BODY_BYTES + (32 << 20)  # what kernels buffer on the way
+    assert server.get("/health").status_code == 200
+    counted = 'ddtree_http_requests_total{path="/v1/completions",status="413"} 1.0'
+    assert counted in server.get("/metrics").text
+    fits = json.dumps({"prompt": "a", "max_tokens": 1}) + " " * (MAX_BODY_BYTES // 2)
+    headers = {"content-type": "application/json"}
+    answer = server.post("/v1/completions", None, content=fits, headers=headers)
+    assert answer.status_code == 200
 
 
 def test_what_changes_nothing_is_ignored(server: ServerProcess) -> None:
