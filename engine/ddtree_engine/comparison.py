@@ -2,8 +2,7 @@
 
 Decoding is lossless, so every mode emits what `ar` emits, but for the rounding of logits: a matrix
 product over 17 rows may round otherwise than one over a single row. Where two tokens differ the
-*gap*
-tells which it is: how far apart the two tokens are under `ar`.
+*gap* tells which it is: how far apart the two tokens are under `ar`.
 """
 
 from __future__ import annotations
@@ -134,10 +133,8 @@ def compare(
     """Run every mode over every prompt, and yield each result as it is there.
 
     The first of `modes` must be `ar`, the others are held against it. Before a temperature is
-    measured,
-    each mode runs once over the first prompt, unmeasured. Modes take turns prompt by prompt, so
-    that a
-    machine that slows down slows them all.
+    measured, each mode runs once over the first prompt, unmeasured. Modes take turns prompt by
+    prompt, so that a machine that slows down slows them all.
 
     Args:
         decoder: with room for the longest prompt and `max_tokens`.

@@ -32,8 +32,7 @@ class Totals:
     """Measured work since the start.
 
     Requests that ask for another mode or budget than the server's are left out of `rounds`,
-    `tokens` and
-    `decode_seconds`: what remains is how the deployed mode does.
+    `tokens` and `decode_seconds`: what remains is how the deployed mode does.
 
     Attributes:
         requests: that came to their end: a stop, or their length.

@@ -10,8 +10,7 @@ class RotaryEmbedding:
     """Cosines and sines at given positions.
 
     Qwen3.5's interleaved multi-axis rotation gives all axes the same position for text, where it
-    equals
-    this plain one.
+    equals this plain one.
     """
 
     def __init__(self, rotary_dim: int, theta: float) -> None:

@@ -12,8 +12,7 @@ def state_commit(
     """Advance `state` in place along the accepted path, with the arithmetic of plain decoding.
 
     Because it is the recurrence itself, the state after a round depends on the accepted tokens and
-    not
-    on the tree that proposed them.
+    not on the tree that proposed them.
 
     Args:
         k: [L, B, D, HK, dk] l2-normalised keys of the accepted path in every recurrent layer.

@@ -15,8 +15,7 @@ def tree_conv(x: Tensor, tail: Tensor, taps: Tensor, weight: Tensor) -> Tensor:
         x: [B, N, C] inputs of the nodes.
         tail: [B, K-1, C] the last committed inputs, oldest first.
         taps: [B, N, K] int64, oldest first: rows of `cat(tail, x)` that node i looks at; the last
-            is
-            i itself (row K-1+i), the one before it its parent, and so on back into the tail.
+            is i itself (row K-1+i), the one before it its parent, and so on back into the tail.
         weight: [C, K] one filter a channel, oldest tap first, no bias.
 
     Returns:

@@ -21,8 +21,8 @@ def tree_gdn(
 ) -> Tensor:
     """See `naive.tree_gdn`. A non-finite node reaches its descendants and no one else."""
     # A dense product carries a NaN to every row (0 * NaN is NaN). On the CPU a look at the result
-    # is
-    # cheap and nearly always ends here; on a GPU it would wait for the device, so isolate always.
+    # is cheap and nearly always ends here; on a GPU it would wait for the device, so isolate
+    # always.
     if not q.is_cuda:
         out = _solve(q, k, v, g, beta, state, ancestors)
         if bool(torch.isfinite(out.sum())):
