@@ -125,7 +125,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(_document(arguments, results, divergences, max_gap, len(prompts))))
     elif arguments.recurrent_state == "leak":
-        print(f"leak: {len(divergences)} of {len(prompts)} x {len(results)} requests diverged")
+        compared = len(prompts) * (len(results) - len(temperatures))
+        print(f"leak: {len(divergences)} of {compared} requests left what ar emits")
     else:
         print(f"{len(divergences)} divergences, {len(failures)} of them over a gap of {max_gap:g}")
     return 1 if failures and arguments.recurrent_state == "exact" else 0
