@@ -68,7 +68,7 @@ class Context:
         """A session with a host."""
         entry = find_host(inventory, name)
         return Session(
-            host=connect(name, entry),
+            host=connect(name, entry, inventory.connection(entry)),
             entry=entry,
             operator=current(),
             report=Report(say),

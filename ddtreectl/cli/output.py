@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ddtreectl.errors import DdtreectlError
+from ddtreectl.errors import DdtreectlError, UnreachableError
 from ddtreectl.plan.status import HostStatus, ServiceStatus
 from ddtreectl.plan.step import Plan
 
@@ -126,15 +126,24 @@ def plan_document(shown: Plan) -> dict[str, object]:
     }
 
 
-def status_document(hosts: list[HostStatus], unreachable: Mapping[str, str]) -> dict[str, object]:
-    """The state of hosts as JSON."""
+def status_document(
+    hosts: list[HostStatus], failures: Mapping[str, DdtreectlError]
+) -> dict[str, object]:
+    """The state of hosts as JSON; `failures` has the hosts that could not be looked at."""
     entries: list[dict[str, object]] = []
     for host in hosts:
         entry = asdict(host)
         del entry["services"]
         entries.append({**entry, "reachable": True, "error": None})
     entries += [
-        {"host": name, "reachable": False, "error": reason} for name, reason in unreachable.items()
+        {
+            "host": name,
+            "reachable": not isinstance(failure, UnreachableError),
+            "error": failure.message,
+            "cause": failure.cause,
+            "hint": failure.hint,
+        }
+        for name, failure in failures.items()
     ]
     return {
         "hosts": entries,
@@ -142,8 +151,8 @@ def status_document(hosts: list[HostStatus], unreachable: Mapping[str, str]) -> 
     }
 
 
-def status(hosts: list[HostStatus], unreachable: Mapping[str, str]) -> None:
-    """Print the state of hosts as a table."""
+def status(hosts: list[HostStatus], failures: Mapping[str, DdtreectlError]) -> None:
+    """Print the state of hosts as a table; `failures` has those that could not be looked at."""
     console = stdout()
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for title in ("HOST", "SLOT", "MODE"):
@@ -158,11 +167,16 @@ def status(hosts: list[HostStatus], unreachable: Mapping[str, str]) -> None:
             table.add_row(*_row(service))
         for slot in host.empty_slots:
             table.add_row(host.host, slot, "[dim]empty[/]", *[NONE] * 7)
-    for name in unreachable:
-        table.add_row(name, NONE, NONE, NONE, NONE, "[bold red]unreachable[/]", *[NONE] * 4)
+    for name, failure in failures.items():
+        state = "unreachable" if isinstance(failure, UnreachableError) else "unknown"
+        table.add_row(name, NONE, NONE, NONE, NONE, f"[bold red]{state}[/]", *[NONE] * 4)
     console.print(table)
-    for name, reason in unreachable.items():
-        console.print(f"[red]{escape(name)}[/]: {escape(reason)}")
+    for failure in failures.values():
+        console.print(f"[red]error[/]: {escape(failure.message)}")
+        if failure.cause:
+            console.print(escape(_indented(failure.cause)))
+        if failure.hint:
+            console.print(f"[cyan]hint[/]: {escape(failure.hint)}")
     for host in hosts:
         _remarks(console, host)
 

@@ -1,6 +1,7 @@
 """`ddtreectl status`."""
 
 import time
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -8,7 +9,8 @@ import typer
 from ddtreectl.apply.lock import stale
 from ddtreectl.cli import output
 from ddtreectl.cli.context import Json, context
-from ddtreectl.errors import DdtreectlError, ExitCode, UnreachableError
+from ddtreectl.errors import DdtreectlError, ExitCode
+from ddtreectl.hosts.pool import on_each
 from ddtreectl.inventory.select import find_host
 from ddtreectl.plan.status import HostStatus, host_status
 
@@ -31,30 +33,32 @@ def status(
     inventory = opened.inventory()
     if host:
         find_host(inventory, host)
-    reached: list[HostStatus] = []
-    unreachable: dict[str, str] = {}
-    for name in [host] if host else list(inventory.hosts):
-        try:
-            session = opened.session(inventory, name)
-            facts = session.gather()
-        except UnreachableError as failure:
-            unreachable[name] = failure.message
-        except DdtreectlError as failure:
-            unreachable[name] = f"{failure.message} {failure.cause}".strip()
-        else:
-            lock = facts.records.lock
-            locked = lock is not None and not stale(lock, session.operator)
-            reached.append(host_status(name, session.entry, facts, now=time.time(), locked=locked))
+
+    def look(name: str) -> HostStatus:
+        session = opened.session(inventory, name)
+        facts = session.gather()
+        lock = facts.records.lock
+        locked = lock is not None and not stale(lock, session.operator)
+        return host_status(name, session.entry, facts, now=time.time(), locked=locked)
+
+    names = [host] if host else list(inventory.hosts)
+    outcomes = dict(on_each(names, look))
+    seen = {name: outcomes[name] for name in names}
+    reached = [found for found in seen.values() if isinstance(found, HostStatus)]
+    failures = {name: e for name, e in seen.items() if isinstance(e, DdtreectlError)}
     if as_json:
-        output.document(output.status_document(reached, unreachable))
+        output.document(output.status_document(reached, failures))
     else:
-        output.status(reached, unreachable)
-    return int(_code(reached, unreachable))
+        output.status(reached, failures)
+    return int(_code(reached, failures))
 
 
-def _code(reached: list[HostStatus], unreachable: dict[str, str]) -> ExitCode:
-    if unreachable:
-        return ExitCode.PARTIAL if reached else ExitCode.UNREACHABLE
+def _code(reached: list[HostStatus], failures: Mapping[str, DdtreectlError]) -> ExitCode:
+    if failures and reached:
+        return ExitCode.PARTIAL
+    if failures:
+        codes = {failure.exit_code for failure in failures.values()}
+        return codes.pop() if len(codes) == 1 else ExitCode.UNREACHABLE
     wrong = any(s.health not in FINE for host in reached for s in host.services)
     unfinished = any(host.interrupted for host in reached)
     return ExitCode.FAILED if wrong or unfinished else ExitCode.DONE

@@ -1,20 +1,27 @@
 """From an inventory entry to a host that commands can run on."""
 
-from ddtreectl.errors import UnreachableError
+from functools import cache
+from typing import TYPE_CHECKING
+
 from ddtreectl.hosts.local import LocalHost
 from ddtreectl.hosts.protocol import Host
 from ddtreectl.inventory.model import HostEntry
+from ddtreectl.inventory.ssh import SshSettings
+
+if TYPE_CHECKING:
+    from ddtreectl.hosts.links import Links
 
 
-def connect(name: str, entry: HostEntry) -> Host:
-    """The host `name` as the inventory describes it.
-
-    Raises:
-        UnreachableError: there is no way to it.
-    """
+def connect(name: str, entry: HostEntry, settings: SshSettings) -> Host:
+    """The host `name` as the inventory describes it. A connection is made at its first use."""
     if entry.connection == "local":
         return LocalHost(name)
-    raise UnreachableError(
-        f"host `{name}` ({entry.address}) is reached over SSH, which this version does not do",
-        hint="run ddtreectl on the host itself, with `connection: local` in the inventory",
-    )
+    return _links().host(name, entry, settings)
+
+
+@cache
+def _links() -> "Links":
+    """The connections of this process; the SSH library is loaded only where it is needed."""
+    from ddtreectl.hosts.links import Links
+
+    return Links()

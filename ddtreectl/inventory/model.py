@@ -12,6 +12,7 @@ from ddtreectl.inventory.service import (
     ServiceSettings,
     Strict,
 )
+from ddtreectl.inventory.ssh import SshName, SshSettings
 
 NAME = re.compile(r"[a-z][a-z0-9]{0,31}")
 HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -107,8 +108,9 @@ class HostEntry(Strict):
 
     Attributes:
         connection: `local` for this machine, `ssh` for another one.
-        address: where SSH connects to.
-        user: who SSH logs in as.
+        address: where SSH connects to: an address, a name, or an alias of ssh_config.
+        user: who SSH logs in as, by default as `ssh` would. Anyone but root uses `sudo -n`.
+        ssh: settings of the connection that differ from the inventory's.
         root: where generations, environments, lock and audit log live on the host.
         environments: where environments are built, `root`/environments by default.
         unit_dir: where unit files are installed.
@@ -119,8 +121,9 @@ class HostEntry(Strict):
     """
 
     connection: Literal["local", "ssh"] = "ssh"
-    address: str | None = None
-    user: str = "root"
+    address: SshName | None = None
+    user: SshName | None = None
+    ssh: SshSettings = SshSettings()
     root: AbsolutePath = "/var/lib/ddtree"
     environments: AbsolutePath | None = None
     unit_dir: AbsolutePath = "/etc/systemd/system"
@@ -166,10 +169,12 @@ class Inventory(Strict):
     Attributes:
         hosts: by name.
         defaults: settings of every service, unless its slot says otherwise.
+        ssh: settings of every connection, unless its host says otherwise.
     """
 
     hosts: Annotated[dict[HostName, HostEntry], Field(min_length=1)]
     defaults: ServiceSettings = ServiceSettings()
+    ssh: SshSettings = SshSettings()
 
     @model_validator(mode="after")
     def _services_fit_their_slots(self) -> Self:
@@ -187,3 +192,7 @@ class Inventory(Strict):
         """What a service in `slot` runs with: the defaults, then what the slot changes."""
         changes = slot.service.model_dump(include=slot.service.model_fields_set)
         return ServiceSettings.model_validate({**self.defaults.model_dump(), **changes})
+
+    def connection(self, host: HostEntry) -> SshSettings:
+        """How SSH reaches `host`: the settings of all hosts, then what the host changes."""
+        return self.ssh.changed_by(host.ssh)

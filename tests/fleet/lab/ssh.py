@@ -44,12 +44,14 @@ def _block(folder: Path, spec: HostSpec, address: str) -> str:
         "ConnectTimeout": "10",
         **({"ProxyJump": spec.behind} if spec.behind else {}),
     }
-    return f"Host {spec.name}\n" + "".join(f"    {key} {value}\n" for key, value in options.items())
+    return f"Host {spec.name} {address}\n" + "".join(
+        f"    {key} {value}\n" for key, value in options.items()
+    )
 
 
-def inventory(topology: Topology) -> str:
+def inventory(folder: Path, topology: Topology) -> str:
     """An inventory that ddtreectl reads: each GPU is a slot, and a host without GPUs has one."""
-    lines = ["hosts:"]
+    lines = [f"ssh: {{config: {folder}/ssh_config}}", "hosts:"]
     for spec in topology.hosts:
         lines += [f"  {spec.name}:", f"    address: {topology.address(spec.name)}", "    slots:"]
         lines += [
@@ -61,4 +63,4 @@ def inventory(topology: Topology) -> str:
 
 def write_inventory(folder: Path, topology: Topology) -> None:
     """Write `inventory.yaml`."""
-    (folder / "inventory.yaml").write_text(inventory(topology))
+    (folder / "inventory.yaml").write_text(inventory(folder, topology))
