@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 
 from ddtree_engine.ops import split_kv
@@ -78,12 +79,14 @@ class Case:
     Attributes:
         name: of the row in the table.
         calls: one a layer, each with its own inputs.
+        plain: the same through PyTorch, in the dtypes in which the engine calls it.
         reference: float64 output of the first call, by PyTorch.
         moved: bytes that a call must read and write at least.
     """
 
     name: str
     calls: list[Callable[[], Any]]
+    plain: list[Callable[[], Any]]
     reference: Callable[[], Tensor | tuple[Tensor, ...]]
     moved: int
 
@@ -145,6 +148,14 @@ class Inputs:
         }
 
 
+def single(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The same arguments with every float in float32."""
+    return {
+        name: x.float() if isinstance(x, Tensor) and x.is_floating_point() else x
+        for name, x in arguments.items()
+    }
+
+
 def double(arguments: dict[str, Any]) -> dict[str, Any]:
     """The same arguments with every float in float64."""
     return {
@@ -175,6 +186,7 @@ def conv_case(inputs: Inputs, nodes: int) -> Case:
     return Case(
         "tree_conv",
         [partial(tree_conv.tree_conv, **one) for one in layers],
+        [partial(tree_conv_torch.tree_conv, **one) for one in layers],
         lambda: tree_conv_torch.tree_conv(**double(first)),
         2 * size(first["x"]) + size(first["tail"], first["weight"]),
     )
@@ -207,6 +219,7 @@ def gdn_inputs_case(inputs: Inputs, nodes: int) -> Case:
     return Case(
         "gdn_inputs",
         [partial(flat, gdn_inputs.gdn_inputs, **one) for one in layers],
+        [partial(flat, gdn_inputs_torch.gdn_inputs, **one) for one in layers],
         lambda: flat(gdn_inputs_torch.gdn_inputs, **double(first)),
         2 * size(fused[0]) + size(first["tail"], first["weight"]),
     )
@@ -234,6 +247,7 @@ def norm_case(inputs: Inputs, nodes: int) -> Case:
     return Case(
         "gated_norm",
         [partial(gated_norm.gated_norm, **one) for one in layers],
+        [partial(gated_norm_torch.gated_norm, **one) for one in layers],
         lambda: gated_norm_torch.gated_norm(**double(first)),
         3 * size(first["x"]),
     )
@@ -261,6 +275,7 @@ def gdn_case(
     return Case(
         name,
         [partial(tree_gdn.tree_gdn, **one, precision=precision, tiling=tiling) for one in layers],
+        [partial(tree_gdn_torch.tree_gdn, **single(one)) for one in layers],
         lambda: tree_gdn_torch.tree_gdn(**double(first)),
         size(*(first[n] for n in ("q", "k", "v", "v", "g", "beta", "state"))),
     )
@@ -295,6 +310,7 @@ def attention_case(
     return Case(
         name,
         [partial(tree_attention.tree_attention, **one, tiling=tiling) for one in layers],
+        [partial(tree_attention_torch.tree_attention, **one) for one in layers],
         lambda: tree_attention_torch.tree_attention(**double(first)),
         size(*(first[n] for n in ("q", "q", "k_prefix", "v_prefix", "k", "v"))),
     )
@@ -325,6 +341,7 @@ def drafter_case(inputs: Inputs, context: int, window: int | None) -> Case:
     return Case(
         "drafter_attention" + (" sliding" if window else ""),
         [partial(drafter_attention.drafter_attention, **one) for one in layers],
+        [partial(drafter_attention_torch.drafter_attention, **one) for one in layers],
         lambda: drafter_attention_torch.drafter_attention(**double(first)),
         int(size(first["k_context"], first["v_context"]) * seen)
         + size(*(first[n] for n in ("q", "q", "k", "v"))),
@@ -347,16 +364,17 @@ def commit_case(inputs: Inputs, accepted: int) -> Case:
         )
         return before
 
-    def call() -> Tensor:
-        state_commit.state_commit(k, v, g, beta, lengths, state)
+    def call(op: Callable[..., None]) -> Tensor:
+        op(k, v, g, beta, lengths, state)
         return state
 
-    return Case(f"state_commit of {accepted}", [call], reference, 2 * size(state))
-
-
-def first_of_topk(logits: Tensor, k: int) -> Tensor:
-    """The log-probabilities alone, as something to compare."""
-    return topk_logprob.topk_logprob(logits, k)[0]
+    return Case(
+        f"state_commit of {accepted}",
+        [partial(call, state_commit.state_commit)],
+        [partial(call, state_commit_torch.state_commit)],
+        reference,
+        2 * size(state),
+    )
 
 
 def topk_case(inputs: Inputs, k: int, dtype: torch.dtype) -> Case:
@@ -364,8 +382,9 @@ def topk_case(inputs: Inputs, k: int, dtype: torch.dtype) -> Case:
     rows = [inputs.randn(BLOCK - 1, inputs.shape.vocab, dtype=dtype) * 3 for _ in range(8)]
     return Case(
         f"topk_logprob {k} of {str(dtype)[6:]}",
-        [partial(first_of_topk, one, k) for one in rows],
-        lambda: topk_logprob_torch.topk_logprob(rows[0].double(), k)[0],
+        [partial(flat, topk_logprob.topk_logprob, logits=one, k=k) for one in rows],
+        [partial(flat, topk_logprob_torch.topk_logprob, logits=one, k=k) for one in rows],
+        lambda: flat(topk_logprob_torch.topk_logprob, logits=rows[0].double(), k=k),
         size(rows[0]),
     )
 
@@ -438,25 +457,28 @@ def tilings(inputs: Inputs, prefix: int) -> Iterator[tuple[int, Case]]:
                 yield rows, attention_case(inputs, rows, prefix, choice)
 
 
-def error(case: Case) -> float:
+def error(case: Case, call: Callable[[], Any]) -> float:
     """Relative error of the first call; the largest, if it returns several tensors."""
-    expected, found = case.reference(), case.calls[0]()
+    expected, found = case.reference(), call()
     pairs = (
         [(found, expected)] if isinstance(expected, Tensor) else zip(found, expected, strict=True)
     )
-    return max(float((got.double() - want).norm() / want.norm()) for got, want in pairs)
+    return max(
+        float((got.double() - want.double()).norm() / want.double().norm()) for got, want in pairs
+    )
 
 
-def measure(shape: str, nodes: list[int], prefix: int, *, sweep: bool) -> None:
+def measure(shape: str, nodes: list[int], prefix: int, *, form: str, sweep: bool) -> None:
     """Print the table of a shape."""
     inputs = Inputs(SHAPES[shape], torch.device("cuda"))
     rate = bandwidth()
-    print(f"\n{shape}, prefix {prefix}; a large copy moves {rate / 1e6:.2f} TB/s")
+    print(f"\n{shape}, prefix {prefix}, {form}; a large copy moves {rate / 1e6:.2f} TB/s")
     print(f"{'rows':>4}  {'kernel':<44} {'us':>8} {'floor us':>9} {'error':>9}")
     chosen = tilings(inputs, prefix) if sweep else cases(inputs, nodes, prefix)
     for rows, case in chosen:
         try:
-            off, taken = error(case), microseconds(case.calls)
+            calls = case.calls if form == "triton" else case.plain
+            off, taken = error(case, calls[0]), microseconds(calls)
         except Exception as failure:  # noqa: BLE001 - a tiling that does not fit is one row
             print(
                 f"{rows:>4}  {case.name:<44} {type(failure).__name__}: {failure}"[:160], flush=True
@@ -472,12 +494,24 @@ def main() -> None:
     parser.add_argument("--shape", choices=[*SHAPES], action="append")
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 17, 33, 64, 65, 129])
     parser.add_argument("--prefix", type=int, default=1024)
+    parser.add_argument("--form", choices=["triton", "torch"], default="triton")
     parser.add_argument("--sweep", action="store_true", help="other tilings of the kernels")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("no CUDA device to measure on")
+    if arguments.sweep and arguments.form == "torch":
+        parser.error("only the kernels have tilings to sweep")
+    gpu = torch.cuda.get_device_properties(0)
+    print(f"{gpu.name}, {gpu.multi_processor_count} multiprocessors", end=", ")
+    print(f"torch {torch.__version__}, triton {triton.__version__}")
     for shape in arguments.shape or SHAPES:
-        measure(shape, arguments.nodes, arguments.prefix, sweep=arguments.sweep)
+        measure(
+            shape,
+            arguments.nodes,
+            arguments.prefix,
+            form=arguments.form,
+            sweep=arguments.sweep,
+        )
 
 
 if __name__ == "__main__":

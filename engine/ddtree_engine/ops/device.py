@@ -3,6 +3,8 @@
 Triton compiles a kernel anew for an integer that is 1, and for one that is a multiple of 16. What
 changes from round to round (`do_not_specialize` in the kernels) must not do that: a request would
 wait for a compiler.
+
+Triton launches on the current GPU, wherever the tensors are, so an op makes theirs the current one.
 """
 
 from __future__ import annotations

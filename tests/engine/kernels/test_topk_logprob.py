@@ -52,6 +52,15 @@ def test_tokens_that_cannot_come(topk_logprob: Form) -> None:
     assert log_probs.tolist() == [[0.0, -301.0, -torch.inf]]
 
 
+def test_a_likeliest_token_far_below_zero(topk_logprob: Form) -> None:
+    """A piece of the vocabulary without any token that can come must not be taken for the best."""
+    logits = torch.full((1, 2100), -torch.inf)
+    logits[0, 2099] = -200.0
+    log_probs, ids = topk_logprob(logits, 1)
+    assert ids.tolist() == [[2099]]
+    assert log_probs.tolist() == [[0.0]]
+
+
 def test_a_nan_spoils_its_row_and_no_other(topk_logprob: Form) -> None:
     logits = torch.randn(2, 2100, generator=torch.Generator().manual_seed(0))
     expected, _ = naive.topk_logprob(logits, 4)

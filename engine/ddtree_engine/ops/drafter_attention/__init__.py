@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ddtree_engine.ops.device import runs_kernel
@@ -23,11 +24,12 @@ def drafter_attention(
     scale: float,
 ) -> Tensor:
     """See `naive.drafter_attention`."""
-    form = vectorized.drafter_attention
+    tensors = (q, k_context, v_context, lengths, k, v)
     if runs_kernel(q, k_context, v_context, k, v):
         from ddtree_engine.ops import split_kv
         from ddtree_engine.ops.drafter_attention import kernel
 
         if split_kv.supports(q, k_context, v_context, k, v):
-            form = kernel.drafter_attention
-    return form(q, k_context, v_context, lengths, k, v, causal=causal, window=window, scale=scale)
+            with torch.cuda.device(q.device):
+                return kernel.drafter_attention(*tensors, causal=causal, window=window, scale=scale)
+    return vectorized.drafter_attention(*tensors, causal=causal, window=window, scale=scale)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ddtree_engine.ops.device import runs_kernel
@@ -16,5 +17,6 @@ def gated_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
         from ddtree_engine.ops.gated_norm import kernel
 
         if kernel.supports(x, gate):
-            return kernel.gated_norm(x, gate, weight, eps)
+            with torch.cuda.device(x.device):
+                return kernel.gated_norm(x, gate, weight, eps)
     return vectorized.gated_norm(x, gate, weight, eps)

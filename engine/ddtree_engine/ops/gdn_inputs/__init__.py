@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ddtree_engine.ops.device import runs_kernel
@@ -26,11 +27,11 @@ def gdn_inputs(
     eps: float,
 ) -> GdnInputs:
     """See `naive.gdn_inputs`."""
-    form = vectorized.gdn_inputs
+    tensors = (x, tail, taps, weight, a, b, A_log, dt_bias)
     if runs_kernel(x, tail, weight, a, b, A_log, dt_bias):
         from ddtree_engine.ops.gdn_inputs import kernel
 
         if kernel.supports(x, tail, a, b):
-            form = kernel.gdn_inputs
-    sizes = {"key_heads": key_heads, "key_dim": key_dim}
-    return form(x, tail, taps, weight, a, b, A_log, dt_bias, **sizes, eps=eps)
+            with torch.cuda.device(x.device):
+                return kernel.gdn_inputs(*tensors, key_heads=key_heads, key_dim=key_dim, eps=eps)
+    return vectorized.gdn_inputs(*tensors, key_heads=key_heads, key_dim=key_dim, eps=eps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ddtree_engine.ops.device import runs_kernel
@@ -18,6 +19,7 @@ def state_commit(
         from ddtree_engine.ops.state_commit import kernel
 
         if kernel.supports(k, v, g, beta, state):
-            kernel.state_commit(k, v, g, beta, path_lengths, state)
+            with torch.cuda.device(state.device):
+                kernel.state_commit(k, v, g, beta, path_lengths, state)
             return
     vectorized.state_commit(k, v, g, beta, path_lengths, state)

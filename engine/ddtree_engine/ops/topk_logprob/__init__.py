@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ddtree_engine.ops.device import runs_kernel
@@ -16,5 +17,6 @@ def topk_logprob(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
         from ddtree_engine.ops.topk_logprob import kernel
 
         if kernel.supports(logits, k):
-            return kernel.topk_logprob(logits, k)
+            with torch.cuda.device(logits.device):
+                return kernel.topk_logprob(logits, k)
     return vectorized.topk_logprob(logits, k)

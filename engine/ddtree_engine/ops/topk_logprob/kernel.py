@@ -49,7 +49,7 @@ def _best_of_piece(
     top = tl.max(logit, axis=0)
     origin = tl.where(top == float("-inf"), 0.0, top)
     at = row * pieces + piece
-    tl.store(largest + at, origin)
+    tl.store(largest + at, top)
     tl.store(total + at, tl.sum(tl.exp(logit - origin), axis=0))
     packed = tl.where(some, _pack(logit, token), _LOW)
     for place in range(K):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ddtree_engine.ops.device import runs_kernel
@@ -26,5 +27,6 @@ def tree_attention(
         from ddtree_engine.ops.tree_attention import kernel
 
         if split_kv.supports(q, k_prefix, v_prefix, k, v):
-            return kernel.tree_attention(q, k_prefix, v_prefix, lengths, k, v, ancestors, scale)
+            with torch.cuda.device(q.device):
+                return kernel.tree_attention(q, k_prefix, v_prefix, lengths, k, v, ancestors, scale)
     return vectorized.tree_attention(q, k_prefix, v_prefix, lengths, k, v, ancestors, scale)

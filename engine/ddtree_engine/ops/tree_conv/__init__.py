@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ddtree_engine.ops.device import runs_kernel
@@ -15,5 +16,6 @@ def tree_conv(x: Tensor, tail: Tensor, taps: Tensor, weight: Tensor) -> Tensor:
     if runs_kernel(x, tail, weight) and x.stride(2) == 1 and tail.stride(2) == 1:
         from ddtree_engine.ops.tree_conv import kernel
 
-        return kernel.tree_conv(x, tail, taps, weight)
+        with torch.cuda.device(x.device):
+            return kernel.tree_conv(x, tail, taps, weight)
     return vectorized.tree_conv(x, tail, taps, weight)

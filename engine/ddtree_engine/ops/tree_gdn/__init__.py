@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ddtree_engine.ops.device import runs_kernel
@@ -18,5 +19,6 @@ def tree_gdn(
         from ddtree_engine.ops.tree_gdn import kernel
 
         if kernel.supports(q, k, v, state):
-            return kernel.tree_gdn(q, k, v, g, beta, state, ancestors)
+            with torch.cuda.device(q.device):
+                return kernel.tree_gdn(q, k, v, g, beta, state, ancestors)
     return vectorized.tree_gdn(q, k, v, g, beta, state, ancestors)
