@@ -46,11 +46,9 @@ class Detokenizer:
 
     def _let_go(self) -> None:
         """Keep only the tokens that the text of the next ones may depend on."""
-        context = self._window[-CONTEXT:]
         # A token without text (a special one) has no byte of the character that may be cut.
-        if all(self._decode([token]) for token in context):
-            self._window = context
-            self._given = len(_settled(self._decode(context)))
+        self._window = [token for token in self._window if self._decode([token])][-CONTEXT:]
+        self._given = len(_settled(self._decode(self._window)))
 
 
 def _settled(text: str) -> str:

@@ -262,3 +262,9 @@ def test_a_drafter_that_does_not_fit(
 ) -> None:
     with pytest.raises(CheckpointError, match=message):
         Decoder(target, DrafterModel(drafter_config(**change)), max_length=32)
+
+
+def test_a_context_that_no_memory_holds(target: TargetModel) -> None:
+    with pytest.raises(CapacityError, match="no memory for the caches of 2 x") as error:
+        Decoder(target, None, rows=2, max_length=1 << 45)
+    assert error.value.hint is not None

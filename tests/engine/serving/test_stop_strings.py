@@ -103,7 +103,9 @@ def byte_tokens(character: str) -> list[int]:
     return [vocabulary[letter] for letter in letters]
 
 
-def test_a_long_run_of_broken_bytes_keeps_a_short_window() -> None:
+@pytest.mark.parametrize("special", [0, 1, 7])
+def test_a_long_text_keeps_a_short_window(special: int) -> None:
+    """Of broken bytes, or of tokens without text, as after `ignore_eos`."""
     longest = 0
 
     def measured(ids: Sequence[int]) -> str:
@@ -111,10 +113,10 @@ def test_a_long_run_of_broken_bytes_keeps_a_short_window() -> None:
         longest = max(longest, len(ids))
         return decode(ids)
 
-    lead = byte_tokens("€")[0]
+    ids = [byte_tokens("€")[0], *[TOKENIZER.token_to_id(EOS)] * special] * 60
     stream = Detokenizer(measured)
-    text = "".join(stream.feed([lead]) for _ in range(300)) + stream.finish()
-    assert text == decode([lead] * 300)
+    text = "".join(stream.feed([token]) for token in ids) + stream.finish()
+    assert text == decode(ids) == "\N{REPLACEMENT CHARACTER}" * 60
     assert longest < 30
 
 
