@@ -33,13 +33,13 @@ def parse_mode(text: str, topk: int) -> Speculation:
     Raises:
         EngineError: none of these.
     """
-    name, _, budget = text.partition(":")
+    name, colon, budget = text.partition(":")
     hint = "modes are ar, linear, shadow and tree, the last with a budget: tree:16"
     try:
         mode = Mode(name)
-        if budget and mode is not Mode.TREE:
+        if colon and mode is not Mode.TREE:
             raise ValueError(f"mode {mode} has no budget")
-        return Speculation(mode, int(budget) if budget else 16, topk)
+        return Speculation(mode, int(budget) if colon else 16, topk)
     except ValueError as error:
         raise EngineError(f"`{text}` is not a mode", hint=hint) from error
 

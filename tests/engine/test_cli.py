@@ -133,6 +133,8 @@ def test_list_prompts(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["generate", "--mode", "tree:x", "--prompt", "a"], "`tree:x` is not a mode"),
         (["generate", "--mode", "linear:4", "--prompt", "a"], "`linear:4` is not a mode"),
+        (["generate", "--mode", "tree:", "--prompt", "a"], "`tree:` is not a mode"),
+        (["generate", "--mode", "ar:", "--prompt", "a"], "`ar:` is not a mode"),
         (["generate", "--mode", "tree:0", "--prompt", "a"], "budget must be 1 or more, got 0"),
         (["generate", "--prompt", ""], "the prompt is empty"),
         (["generate", "--prompt", "a", "--temperature", "-1"], "temperature must be 0"),

@@ -119,8 +119,8 @@ class DrafterModel(nn.Module):
             lengths: [B] int64.
 
         Returns:
-            [B, block-1, H] normed; row s-1, through the target's head, predicts anchor position +
-            s.
+            [B, block-1, H] normed; row s-1, through the target's head, predicts the token s
+            positions after the anchor.
         """
         offsets = torch.arange(block.shape[1], device=block.device)
         rope = self.rope(lengths[:, None] + offsets)
