@@ -34,7 +34,7 @@ def command(paths: Sequence[str]) -> str:
 def parse(output: Output) -> dict[str, Disk]:
     """What is free, by path."""
     found = {}
-    for line in output.stdout.splitlines():
+    for line in output.lines:
         columns = line.split(" ", 4)
         if len(columns) != 5:
             continue

@@ -99,7 +99,7 @@ def _gpu(row: list[str | None]) -> Gpu | None:
     if len(row) != 6 or (index := as_int(row[0])) is None:
         return None
     major, _, minor = (row[3] or "").partition(".")
-    capability = (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
+    capability = (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
     return Gpu(index, row[1], row[2], capability, as_int(row[4]), as_int(row[5]))
 
 

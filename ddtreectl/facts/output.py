@@ -1,6 +1,7 @@
 """What the command of a fact said."""
 
 import json
+import math
 from dataclasses import dataclass
 
 TIMED_OUT = 137
@@ -20,19 +21,24 @@ class Output:
         """Whether the command was killed at its deadline."""
         return self.returncode == TIMED_OUT
 
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the text; only a line feed ends one, as for the shell that printed them."""
+        return self.stdout.removesuffix("\n").split("\n") if self.stdout else []
+
 
 def json_object(text: str) -> dict[str, object]:
     """The JSON object in `text`, or an empty one where there is none."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter where brackets open thousands deep
         return {}
     return value if isinstance(value, dict) else {}
 
 
 def json_objects(text: str) -> list[dict[str, object]]:
     """The JSON objects in `text`, one a line; lines that hold none are skipped."""
-    return [found for line in text.splitlines() if (found := json_object(line))]
+    return [found for line in text.split("\n") if (found := json_object(line))]
 
 
 def as_int(value: object) -> int | None:
@@ -48,7 +54,11 @@ def as_int(value: object) -> int | None:
 
 
 def as_float(value: object) -> float | None:
-    """`value` as a number, or None where it is none."""
+    """`value` as a finite number, or None where it is none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None

@@ -16,7 +16,7 @@ def command(folders: Sequence[str]) -> str:
 
 def parse(output: Output) -> frozenset[str]:
     """The folders that hold a model."""
-    return frozenset(line for line in output.stdout.splitlines() if line)
+    return frozenset(line for line in output.lines if line)
 
 
 def units_command(paths: Sequence[str]) -> str:

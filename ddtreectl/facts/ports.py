@@ -34,7 +34,7 @@ def command() -> str:
 
 def parse(output: Output) -> list[Listener]:
     """The listeners, by port."""
-    lines = output.stdout.splitlines()
+    lines = output.lines
     pairs = (
         _from_ss(lines) if any(line.startswith("LISTEN") for line in lines) else _from_proc(lines)
     )
@@ -50,7 +50,7 @@ def _from_ss(lines: Sequence[str]) -> list[tuple[int, list[int]]]:
         columns = line.split()
         if len(columns) >= 4 and columns[0] == "LISTEN":
             port = columns[3].rpartition(":")[2]
-            if port.isdigit():
+            if port.isdecimal():
                 found.append((int(port), [int(match["pid"]) for match in _OWNER.finditer(line)]))
     return found
 

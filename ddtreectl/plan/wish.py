@@ -40,7 +40,7 @@ def installed_generation(unit_text: str) -> int | None:
     section = unit_text.partition("\n[X-DDTree]\n")[2]
     for line in section.splitlines():
         key, _, value = line.partition("=")
-        if key == "Generation" and value.isdigit():
+        if key == "Generation" and value.isdecimal():
             return int(value)
     return None
 

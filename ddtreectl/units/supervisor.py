@@ -184,7 +184,7 @@ class Replacement:
         """See `Supervisor`."""
         del invocation
         log = quote(self._log(unit))
-        start = int(mark) + 1 if mark.isdigit() else 1
+        start = int(mark) + 1 if mark.isdecimal() else 1
         return ["sh", "-c", f"tail -c +{start} {log} 2>/dev/null | tail -n {lines}"]
 
     def journal(self, unit: str, lines: int, *, follow: bool) -> list[str]:
