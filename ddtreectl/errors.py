@@ -2,6 +2,11 @@
 
 from enum import IntEnum
 
+TRACEBACK = "DDTREECTL_TRACEBACK"
+"""The variable that makes ddtreectl print the traceback of a failure."""
+
+MISTAKE = f"this is a mistake in ddtreectl; please report what it says with {TRACEBACK}=1"
+
 
 class ExitCode(IntEnum):
     """What the process says to the shell. The numbers are part of the interface."""

@@ -1,8 +1,11 @@
 """The entry point: builds the application, runs it, turns failures into exit codes."""
 
+import os
 import sys
+import traceback
 from collections.abc import Callable
 from functools import wraps
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, ParamSpec
 
@@ -13,7 +16,7 @@ from ddtreectl.apply.interrupts import InterruptedByOperatorError
 from ddtreectl.cli import demo, deploy, inventory, logs, render, status, stop
 from ddtreectl.cli.context import Context
 from ddtreectl.cli.output import error, stderr
-from ddtreectl.errors import DdtreectlError, ExitCode
+from ddtreectl.errors import MISTAKE, TRACEBACK, DdtreectlError, ExitCode, UsageError
 
 P = ParamSpec("P")
 
@@ -79,18 +82,47 @@ app.add_typer(inventories, name="inventory")
 
 def run(arguments: list[str]) -> int:
     """Run the command line `arguments`. Returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal may know no `τ`
     try:
+        _only_text(arguments)
         app(arguments, prog_name="ddtreectl")
     except DdtreectlError as failure:
-        error(failure, as_json="--json" in arguments)
-        return int(failure.exit_code)
+        return _failed(failure, as_json="--json" in arguments)
     except (InterruptedByOperatorError, KeyboardInterrupt):
         stderr().print("[bold red]error[/]: interrupted")
     except BrokenPipeError:
-        pass  # the reader of a pipe has gone: nobody is left to tell
+        _discard_output()  # the reader of a pipe has gone: nobody is left to tell
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ExitCode.DONE)
+    except Exception as mistake:  # noqa: BLE001 - an operator is told what to do, whatever it is
+        told = DdtreectlError(f"ddtreectl failed: {mistake!r}", hint=MISTAKE)
+        told.__cause__ = mistake
+        return _failed(told, as_json="--json" in arguments)
     return int(ExitCode.FAILED)
+
+
+def _failed(failure: DdtreectlError, *, as_json: bool) -> int:
+    """Tell the operator, who wants to know what to do and no traceback, unless it is asked for."""
+    if os.environ.get(TRACEBACK):
+        traceback.print_exception(failure)
+    error(failure, as_json=as_json)
+    return int(failure.exit_code)
+
+
+def _only_text(arguments: list[str]) -> None:
+    """Refuse words that are no text: neither a unit nor a record could hold them."""
+    for word in arguments:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"the argument {word!r} is not UTF-8 text") from None
+
+
+def _discard_output() -> None:
+    """Let the interpreter flush what is left into nothing, so that it does not complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> None:
