@@ -59,7 +59,7 @@ def earlier_generation(session: Session, place: Place, to: int | None) -> tuple[
     Raises:
         UsageError: there is no such generation, or it is not good.
     """
-    found = _target(place, session.gather(), to)
+    found = _target(place, session.certain("records", "units", "unit_files"), to)
     candidate = generations.load(session, found)
     return Wish(place, candidate), facts_for(session, candidate.service)
 

@@ -4,11 +4,10 @@ from dataclasses import dataclass, replace
 
 from ddtreectl.apply.candidates import earlier_generation, facts_for, new_generation
 from ddtreectl.apply.execute import Execution
-from ddtreectl.apply.interrupts import InterruptedByOperatorError
 from ddtreectl.apply.lock import HostLock
 from ddtreectl.apply.session import Session
 from ddtreectl.apply.way_back import WayBack, candidate_of
-from ddtreectl.errors import DdtreectlError, RefusedError
+from ddtreectl.errors import RefusedError
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.inventory.select import Place
 from ddtreectl.inventory.service import ServiceSpec
@@ -82,7 +81,7 @@ class Deployment:
         with self._lock.held(self._session.interrupts):
             recovered = self._way_back.recover()
             if recovered is not None and to is None:
-                facts = self._session.gather()
+                facts = self._session.slots()
                 now = serving(self._place, facts)
                 number = now.number if now else None
                 candidate = candidate_of(self._session, self._place, facts, number)
@@ -93,10 +92,11 @@ class Deployment:
             return self._apply("rollback", plan_swap(wish, facts), facts, recovered)
 
     def stop(self) -> Outcome:
-        """Stop whatever runs in the slot."""
+        """Stop whatever runs in the slot, and what an interrupted swap was about to start."""
         with self._lock.held(self._session.interrupts):
+            self._way_back.settle()
             with self._session.report.step(LOOK):
-                facts = self._session.gather()
+                facts = self._session.slots()
             return self._apply("stop", plan_stop(self._place, facts), facts, None)
 
     def _with_swap_note(self, plan: Plan, facts: HostFacts) -> Plan:
@@ -132,8 +132,6 @@ class Deployment:
             with session.interrupts.shield():
                 failure = self._way_back.conclude(execution, error)
                 session.audit(f"{name}-failed", slot=plan.slot, reason=failure.message)
-            if not isinstance(error, DdtreectlError | InterruptedByOperatorError):
-                raise
             raise failure from error
         session.audit(f"{name}-done", slot=plan.slot, generation=number)
         return Outcome(plan, applied=True, recovered=recovered)

@@ -28,8 +28,8 @@ def stop(session: Session, units: Sequence[str]) -> None:
             raise StepError(f"unit `{unit}` does not stop: {after}", cause=result.said)
 
 
-def await_release(session: Session, place: Place) -> None:
-    """Wait until nobody listens on the slot's port and no process of the slot is left.
+def await_release(session: Session, place: Place, *, port_wanted: bool) -> None:
+    """Wait until no process of the slot is left and, if it is wanted, the slot's port is free.
 
     A process that carries the slot's mark and outlives its unit is ours: it is asked to end, then
     killed. Anything else is named and left alone.
@@ -40,8 +40,9 @@ def await_release(session: Session, place: Place) -> None:
         facts = session.look()
         own = own_pids(place, facts)
         left = [facts.processes[pid] for pid in sorted(own) if pid in facts.processes]
-        foreign = [pid for pid in facts.listener_pids(place.slot.port) if pid not in own]
-        taken = facts.port_taken(place.slot.port)
+        pids = facts.listener_pids(place.slot.port) if port_wanted else []
+        foreign = [pid for pid in pids if pid not in own]
+        taken = port_wanted and facts.port_taken(place.slot.port)
         if not taken and not left:
             return
         waited = time.monotonic() - began
@@ -89,7 +90,9 @@ def _stuck_hint(left: Sequence[Process]) -> str:
 def install_unit(session: Session, candidate: Candidate) -> None:
     """Put the unit file in its place and let the service manager read it."""
     supervisor = session.supervisor
-    session.host.put(session.layout.unit(candidate.unit), candidate.unit_text.encode())
+    path, content = session.layout.unit(candidate.unit), candidate.unit_text.encode()
+    if session.host.read(path) != content:  # on the way back it is mostly there, disk full or not
+        session.host.put(path, content)
     check(
         session.host.run(supervisor.reload(), deadline=COMMAND_DEADLINE),
         "the service manager cannot read its units again",
@@ -112,7 +115,7 @@ def start(session: Session, candidate: Candidate) -> int | None:
     )
     check(result, f"unit `{candidate.unit}` cannot be started")
     job = result.stdout.strip()
-    return int(job) if job.isdigit() else None
+    return int(job) if job.isdecimal() else None
 
 
 def end_job(session: Session, job: int | None, unit: str) -> None:

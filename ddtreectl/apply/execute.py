@@ -57,7 +57,9 @@ class Execution:
             Action.BEGIN_SWAP: lambda _: self._begin_swap(),
             Action.ARM_REVERT: lambda _: self._arm_revert(),
             Action.STOP: lambda step: exchange.stop(self.session, step.units),
-            Action.AWAIT_RELEASE: lambda _: exchange.await_release(self.session, self.place),
+            Action.AWAIT_RELEASE: lambda _: exchange.await_release(
+                self.session, self.place, port_wanted=self.candidate is not None
+            ),
             Action.INSTALL_UNIT: lambda _: exchange.install_unit(self.session, self._wanted),
             Action.START: lambda _: self._start(),
             Action.HEALTH_UNIT: lambda _: self._check.unit(),

@@ -8,7 +8,7 @@ from ddtreectl import __version__
 from ddtreectl.apply.operator import now
 from ddtreectl.apply.session import Session
 from ddtreectl.errors import StepError
-from ddtreectl.facts.records import Generation, Status
+from ddtreectl.facts.records import UNKNOWN, Generation, Status
 from ddtreectl.hosts.protocol import check
 from ddtreectl.plan.step import Candidate
 
@@ -22,7 +22,8 @@ def stage(session: Session, slot: str, candidate: Candidate) -> None:
         "service": candidate.service.model_dump(mode="json"),
         "environment": candidate.environment,
         "unit": candidate.unit,
-        "unit_sha256": hashlib.sha256(candidate.unit_text.encode()).hexdigest(),
+        "unit_sha256": _sha256(candidate.unit_text.encode()),
+        "environment_file_sha256": _sha256(candidate.environment_file.encode()),
         "created_by": str(session.operator),
         "created_at": now(),
         "command": session.operator.command,
@@ -51,26 +52,34 @@ def load(session: Session, generation: Generation) -> Candidate:
     unit = session.host.read(f"{folder}/{generation.unit}")
     environment = session.host.read(f"{folder}/environment")
     damaged = f"generation {generation.number} of `{generation.slot}` is damaged"
+    hint = f"`ddtreectl stop {session.host.name}` gives it up; a deploy can follow"
     if unit is None or environment is None or generation.service is None:
-        raise StepError(damaged, cause=f"files are missing in {folder}")
-    if hashlib.sha256(unit).hexdigest() != generation.unit_sha256:
-        raise StepError(damaged, cause=f"{folder}/{generation.unit} was changed after its deploy")
+        raise StepError(damaged, cause=f"files are missing in {folder}", hint=hint)
+    for name, content, wanted in (
+        (generation.unit, unit, generation.unit_sha256),
+        ("environment", environment, generation.environment_file_sha256),
+    ):
+        if wanted not in {UNKNOWN, _sha256(content)}:
+            cause = f"{folder}/{name} was changed after its deploy"
+            raise StepError(damaged, cause=cause, hint=hint)
     return Candidate(
         number=generation.number,
         service=generation.service,
         environment=generation.environment,
         unit=generation.unit,
-        unit_text=unit.decode(),
-        environment_file=environment.decode(),
+        unit_text=unit.decode(errors="replace"),
+        environment_file=environment.decode(errors="replace"),
         staged=True,
     )
 
 
-def begin_swap(
-    session: Session, slot: str, to: int, back: int | None, job: int | None = None
-) -> None:
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def begin_swap(session: Session, slot: str, to: int, back: int | None) -> None:
     """Note on the host that a swap is in progress, so that anyone can finish it."""
-    journal = {"to": to, "back": back, "owner": str(session.operator), "since": now(), "job": job}
+    journal = {"to": to, "back": back, "owner": str(session.operator), "since": now()}
     session.host.put(session.layout.swap(slot), json.dumps(journal, sort_keys=True).encode())
 
 

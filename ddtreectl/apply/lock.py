@@ -25,7 +25,7 @@ from ddtreectl.inventory.layout import Layout
 RENEW_EVERY = 10.0
 STALE_AFTER = 60.0
 _DEADLINE = 30.0
-_HELD = 75
+_HELD, _TAKEN = 75, 76
 
 
 def stale(lock: LockOwner, operator: Operator) -> bool:
@@ -93,31 +93,38 @@ class HostLock:
         del content["user"]
         path = quote(self._path)
         make = (
-            f'if [ -e {path} ]; then echo "$(($(date +%s) - $(stat -c %Y {path})))"; cat {path}; '
-            f"exit {_HELD}; fi; cat >{path}.new && mv {path}.new {path}"
+            f'if [ -e {path} ]; then echo "$(($(date +%s) - $(stat -c %Y {path})))"; '
+            f"sha256sum <{path}; cat {path}; exit {_HELD}; fi; "
+            f"cat >{path}.new && mv {path}.new {path}"
         )
+        writable = f"is the disk of {self._root} full, or mounted read-only?"
         for _ in range(2):
             result = self._guarded(make, json.dumps(content))
             if result.returncode != _HELD:
-                check(result, f"the lock of `{self._host.name}` cannot be taken")
+                check(result, f"the lock of `{self._host.name}` cannot be taken", hint=writable)
                 return
-            age, _, text = result.stdout.partition("\n")
+            age, _, rest = result.stdout.partition("\n")
+            fingerprint, _, text = rest.partition("\n")
             owner = parse_lock(json_object(text), float(as_int(age) or 0))
             if not stale(owner, self._operator):
                 raise LockedError(
                     f"`{self._host.name}` is locked by {owner}",
-                    hint="wait until that command has ended, and try again",
+                    hint=f"a lock that is not renewed for {STALE_AFTER:.0f} s may be taken over"
+                    if owner.damaged
+                    else "wait until that command has ended, and try again",
                 )
             self.taken_over = owner
             # Only the lock that was judged, in case another operator was faster.
-            self._guarded(f"grep -qF {quote(owner.token)} {path} && rm -f {path}")
+            same = f'[ "$(sha256sum <{path})" = {quote(fingerprint)} ]'
+            self._guarded(f"{same} && rm -f {path}")
         raise LockedError(f"the lock of `{self._host.name}` changes hands too fast")
 
     def _renew(self) -> None:
-        touch = f"grep -q {self._token} {quote(self._path)} && touch {quote(self._path)}"
+        path = quote(self._path)
+        touch = f"grep -q {self._token} {path} || exit {_TAKEN}; touch {path}"
         while not self._ended.wait(RENEW_EVERY):
             try:
-                if not self._guarded(touch).ok:
+                if self._guarded(touch).returncode == _TAKEN:
                     self._lost = True
                     return
             except DdtreectlError:

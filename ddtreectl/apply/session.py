@@ -9,17 +9,19 @@ from shlex import quote
 from ddtreectl.apply.interrupts import Interrupts
 from ddtreectl.apply.operator import Operator, now
 from ddtreectl.apply.report import Report
-from ddtreectl.errors import UnreachableError
+from ddtreectl.errors import DdtreectlError, StepError, UnreachableError
 from ddtreectl.facts import host as host_facts
 from ddtreectl.facts import probe
 from ddtreectl.facts.host import HostFacts, Scope
 from ddtreectl.facts.http import Answer, Request, argv, base_url, parse
 from ddtreectl.facts.output import Output
-from ddtreectl.hosts.protocol import Host
+from ddtreectl.hosts.protocol import Host, check
 from ddtreectl.inventory.layout import Layout, slot_units
 from ddtreectl.inventory.model import HostEntry
 from ddtreectl.inventory.service import BUNDLED
 from ddtreectl.units.supervisor import Replacement, Supervisor, Systemd
+
+ASK_AGAIN = 3
 
 
 @dataclass
@@ -109,7 +111,28 @@ class Session:
 
     def look(self) -> HostFacts:
         """Units, ports and processes alone: what changes while a service starts or stops."""
-        return self.gather(only=("units", "ports", "processes"))
+        return self.certain("units", "ports", "processes")
+
+    def slots(self) -> HostFacts:
+        """What serves in the slots, and what is recorded of them."""
+        return self.certain(
+            *("systemd", "units", "unit_files", "ports", "processes", "records", "answers")
+        )
+
+    def certain(self, *sections: str) -> HostFacts:
+        """The facts of `sections` without a gap: what is not known must not be acted on.
+
+        Raises:
+            StepError: the host does not tell, though it was asked more than once.
+        """
+        for _ in range(ASK_AGAIN):
+            facts = self.gather(only=sections)
+            if not facts.missing:
+                return facts
+        raise StepError(
+            f"`{self.host.name}` does not tell about: {', '.join(facts.missing)}",
+            hint="it may be overloaded, or its temporary folder full",
+        )
 
     def ask(self, requests: list[Request], deadline: float) -> list[Answer]:
         """Make HTTP requests on the host; the answers come in the order of the requests."""
@@ -120,11 +143,15 @@ class Session:
         return [*answers, *silent]
 
     def audit(self, event: str, **fields: object) -> None:
-        """Append a line to the host's audit log."""
+        """Append a line to the host's audit log; one that cannot be written is said, no more."""
         entry = {"at": now(), "operator": str(self.operator), "event": event, **fields}
         path = quote(self.layout.audit)
-        self.host.run(
-            ["sh", "-c", f"mkdir -p {quote(self.layout.root)} && cat >>{path}"],
-            stdin=json.dumps(entry, sort_keys=True) + "\n",
-            deadline=30.0,
-        )
+        try:
+            written = self.host.run(
+                ["sh", "-c", f"mkdir -p {quote(self.layout.root)} && cat >>{path}"],
+                stdin=json.dumps(entry, sort_keys=True) + "\n",
+                deadline=30.0,
+            )
+            check(written, f"the audit log {self.layout.audit} cannot be written")
+        except DdtreectlError as error:
+            self.report.say(f"  ! {error.message} {error.cause}".rstrip())

@@ -1,12 +1,15 @@
 """The way back: after a failed swap, and after one that its operator has left."""
 
+from collections.abc import Callable
+
 from ddtreectl.apply import deadman, evidence, exchange, generations
 from ddtreectl.apply.execute import Execution
 from ddtreectl.apply.interrupts import InterruptedByOperatorError
 from ddtreectl.apply.lock import HostLock
 from ddtreectl.apply.session import Session
-from ddtreectl.errors import DdtreectlError, RolledBackError, StepError
+from ddtreectl.errors import MISTAKE, DdtreectlError, RolledBackError, StepError
 from ddtreectl.facts.host import HostFacts
+from ddtreectl.facts.records import Swap
 from ddtreectl.inventory.layout import slot_units
 from ddtreectl.inventory.select import Place
 from ddtreectl.plan.step import Action, Candidate, Phase
@@ -34,7 +37,7 @@ class WayBack:
         number = execution.candidate.number if execution.candidate else None
         if execution.phase is Phase.PREPARE:
             if execution.staged and number is not None:
-                generations.mark(self._session, self._place.slot_name, number, "failed", what)
+                self._mark_failed(number, what)
             if execution.candidate is None:
                 return StepError(what, cause=cause, hint=hint)
             return StepError(what, cause=cause, hint=hint or "what served before still serves")
@@ -58,14 +61,13 @@ class WayBack:
 
     def _restore(self, execution: Execution, reason: str) -> DdtreectlError | None:
         """Mark the candidate failed and bring `back` into service. Returns why it cannot."""
-        session, place = self._session, self._place
-        failed = execution.candidate
+        session, failed = self._session, execution.candidate
         try:
             if failed is not None:
                 if execution.health is not None:
                     exchange.end_job(session, execution.health.job, failed.unit)
                 if execution.staged:
-                    generations.mark(session, place.slot_name, failed.number, "failed", reason)
+                    self._mark_failed(failed.number, reason)
             self._bring_back(execution.back)
         except DdtreectlError as error:
             return error
@@ -74,46 +76,77 @@ class WayBack:
     def _bring_back(self, back: Candidate | None) -> None:
         """Bring a good generation into service, or empty the slot where there is none."""
         session, place = self._session, self._place
-        facts = session.gather()
+        facts = session.slots()
         execution = Execution(session, place, self._lock, back)
         if back is None:
             plan = plan_stop(place, facts)
             execution.run(tuple(s for s in plan.steps if s.action is not Action.MARK_STOPPED))
-            generations.end_swap(session, place.slot_name)
-        elif plan_swap(Wish(place, back), facts).empty:
-            generations.end_swap(session, place.slot_name)  # it was not stopped yet
+            self._try(lambda: generations.end_swap(session, place.slot_name))
+        elif plan_swap(Wish(place, back), facts).empty:  # it was not stopped yet
+            self._try(lambda: generations.end_swap(session, place.slot_name))
         else:
             session.report.say(f"  bringing generation {back.number} back")
             if facts.systemd_run:
-                deadman.arm(session, place, back.service, failed=None, back=back)
-            execution.run(restore_steps(place, back, facts))
+                self._try(lambda: deadman.arm(session, place, back.service, failed=None, back=back))
+            try:
+                execution.run(restore_steps(place, back, facts))
+            except DdtreectlError as error:
+                if execution.phase is not Phase.CONFIRM:
+                    raise
+                self._warn(error)
         if facts.systemd:
             deadman.disarm(session, place)
+
+    def _mark_failed(self, number: int, reason: str) -> None:
+        session, slot = self._session, self._place.slot_name
+        self._try(lambda: generations.mark(session, slot, number, "failed", reason))
+
+    def _try(self, act: Callable[[], None]) -> None:
+        """Do what the records need and a service does not: a full disk must not keep it down."""
+        try:
+            act()
+        except DdtreectlError as error:
+            self._warn(error)
+
+    def _warn(self, error: DdtreectlError) -> None:
+        self._session.report.say(f"  ! {error.message} {error.cause}".rstrip())
 
     def recover(self) -> int | None:
         """Set right what an operator who is gone has left. Returns what came back."""
         session, place = self._session, self._place
-        if self._lock.taken_over is not None:
-            session.report.say(f"took over the lock of {self._lock.taken_over}, who is gone")
-            session.audit("lock-taken-over", previous=str(self._lock.taken_over))
-        swap = session.gather(only=("records",)).records.swap_of(place.slot_name)
+        swap = self.settle()
         if swap is None:
             return None
-        facts = session.gather()
-        session.report.say(
-            f"the swap to generation {swap.to} by {swap.owner} was interrupted: setting it right"
-        )
+        facts = session.slots()
         good = last_good(place, facts)
         number = swap.back if swap.back is not None else good.number if good else None
-        for unit in slot_units(place.slot_name):
-            self._end_jobs(facts, unit)
-        for entry in facts.records.of_slot(place.slot_name):
-            if entry.number == swap.to and entry.status == "pending":
-                generations.mark(session, place.slot_name, swap.to, "failed", "interrupted")
         with session.interrupts.shield():
             self._bring_back(candidate_of(session, place, facts, number))
         session.audit("recovered", slot=place.slot_name, generation=number, failed=swap.to)
         return number or 0
+
+    def settle(self) -> Swap | None:
+        """End what an operator who is gone was about to start, and mark it failed.
+
+        Returns the swap that was interrupted; what it left in the slot is left there.
+        """
+        session, place = self._session, self._place
+        if self._lock.taken_over is not None:
+            session.report.say(f"took over the lock of {self._lock.taken_over}, who is gone")
+            session.audit("lock-taken-over", previous=str(self._lock.taken_over))
+        swap = session.certain("records").records.swap_of(place.slot_name)
+        if swap is None:
+            return None
+        facts = session.certain("processes", "records")
+        session.report.say(
+            f"the swap to generation {swap.to} by {swap.owner} was interrupted: setting it right"
+        )
+        for unit in slot_units(place.slot_name):
+            self._end_jobs(facts, unit)
+        for entry in facts.records.of_slot(place.slot_name):
+            if entry.number == swap.to and entry.status == "pending":
+                self._mark_failed(swap.to, "interrupted")
+        return swap
 
     def _end_jobs(self, facts: HostFacts, unit: str) -> None:
         for process in facts.processes.values():
@@ -136,4 +169,4 @@ def _described(error: BaseException) -> tuple[str, str, str]:
         return error.message, error.cause, error.hint
     if isinstance(error, InterruptedByOperatorError):
         return f"interrupted by {error.name}", "", ""
-    return f"ddtreectl failed: {error!r}", "", "this is a mistake in ddtreectl; please report it"
+    return f"ddtreectl failed: {error!r}", "", MISTAKE

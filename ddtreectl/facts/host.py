@@ -17,6 +17,8 @@ from ddtreectl.facts.systemd import Unit
 from ddtreectl.inventory.layout import Layout, slot_units
 
 HTTP_TIMEOUT = 3.0
+MAY_HANG = {"gpus", "answers"}
+"""Sections whose silence is itself a fact: a driver that hangs, a service that does not answer."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class HostFacts:
         records: generations, lock, swaps, environments.
         folders: the model folders that are there.
         answers: HTTP answers by URL.
-        missing: sections of the probe that said nothing.
+        missing: sections of the probe that said nothing, or not all in time.
     """
 
     systemd: bool = False
@@ -146,6 +148,7 @@ def sections(scope: Scope) -> dict[str, Section]:
 def parse(outputs: Mapping[str, Output], scope: Scope, asked: Iterable[str]) -> HostFacts:
     """The facts, from what each of the `asked` sections said."""
     nothing = Output(1, "")
+    cut_off = {name for name, output in outputs.items() if output.timed_out} - MAY_HANG
 
     def said(name: str) -> Output:
         return outputs.get(name, nothing)
@@ -165,5 +168,5 @@ def parse(outputs: Mapping[str, Output], scope: Scope, asked: Iterable[str]) -> 
         records=records.parse(said("records"), scope.layout),
         folders=paths.parse(said("folders")),
         answers={answer.url: answer for answer in http.parse(said("answers"))},
-        missing=tuple(name for name in asked if name not in outputs),
+        missing=tuple(name for name in asked if name not in outputs or name in cut_off),
     )

@@ -11,6 +11,9 @@ from ddtreectl.inventory.layout import Layout
 from ddtreectl.inventory.service import ServiceSpec
 
 Status = Literal["pending", "good", "failed"]
+UNKNOWN = "?"
+"""A word that a record does not have."""
+
 STATUSES: tuple[Status, ...] = ("pending", "good", "failed")
 
 
@@ -26,6 +29,7 @@ class Generation:
         environment: the name of its environment.
         unit: the name of its unit.
         unit_sha256: hash of the unit's text.
+        environment_file_sha256: hash of the file that the unit's EnvironmentFile= names.
         created_by: user@host of the operator.
         created_at: ISO 8601.
         changed_at: when the status last changed.
@@ -39,6 +43,7 @@ class Generation:
     environment: str
     unit: str
     unit_sha256: str
+    environment_file_sha256: str
     created_by: str
     created_at: str
     changed_at: str = ""
@@ -73,7 +78,14 @@ class LockOwner:
 
     def __str__(self) -> str:
         """How messages name it."""
+        if self.damaged:
+            return "someone whose lock file cannot be read"
         return f"{self.owner}@{self.host} (pid {self.pid}, since {self.since}): {self.command}"
+
+    @property
+    def damaged(self) -> bool:
+        """Whether the file names nobody."""
+        return self.token == UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -86,7 +98,6 @@ class Swap:
         back: the generation to return to, if there is one.
         owner: who began it.
         since: ISO 8601.
-        job: process id of the service manager's start command, where it runs apart.
     """
 
     slot: str
@@ -94,7 +105,6 @@ class Swap:
     back: int | None
     owner: str
     since: str
-    job: int | None
 
 
 @dataclass(frozen=True)
@@ -140,7 +150,7 @@ def command(layout: Layout) -> str:
 def parse(output: Output, layout: Layout) -> Records:
     """The records; a damaged one keeps its place with what can be read of it."""
     files: dict[str, tuple[int, dict[str, object]]] = {}
-    for line in output.stdout.splitlines():
+    for line in output.lines:
         path, _, rest = line.partition("\t")
         age, _, text = rest.partition("\t")
         files[path] = (as_int(age) or 0, json_object(text))
@@ -204,6 +214,7 @@ def _generation(
         environment=_word(content, "environment"),
         unit=_word(content, "unit"),
         unit_sha256=_word(content, "unit_sha256"),
+        environment_file_sha256=_word(content, "environment_file_sha256"),
         created_by=_word(content, "created_by"),
         created_at=_word(content, "created_at"),
         changed_at=_word(state, "at"),
@@ -218,10 +229,9 @@ def _swap(slot: str, content: dict[str, object]) -> Swap:
         back=as_int(content.get("back")),
         owner=_word(content, "owner"),
         since=_word(content, "since"),
-        job=as_int(content.get("job")),
     )
 
 
 def _word(content: dict[str, object], key: str) -> str:
     value = content.get(key)
-    return value if isinstance(value, str) else "?" if value is None else str(value)
+    return value if isinstance(value, str) else UNKNOWN if value is None else str(value)

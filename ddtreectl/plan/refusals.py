@@ -47,9 +47,13 @@ def _service_manager(wish: Wish, facts: HostFacts) -> Iterator[str]:
             "no systemd runs here, and docker-systemctl-replacement looks for units in "
             f"{UNIT_DIR} below some folder: `unit_dir` is {wish.place.layout.unit_dir}"
         )
-    dollars = [word for word in wish.argv if "$" in word]
-    if dollars:
-        yield f"docker-systemctl-replacement would expand the `$` in `{dollars[0]}`"
+    for word in wish.argv:
+        if "$" in word:
+            yield f"docker-systemctl-replacement would expand the `$` in `{word}`"
+            break
+        if not word.isprintable():
+            yield f"docker-systemctl-replacement would change a character of {word!r}"
+            break
 
 
 def _python(wish: Wish, facts: HostFacts) -> Iterator[str]:

@@ -11,7 +11,8 @@ class Phase(StrEnum):
 
     PREPARE: nothing that serves has been touched; a failure leaves it as it is.
     SWAP: the slot is between two services; a failure brings the old one back.
-    CONFIRM: the new service is good; what is left is bookkeeping.
+    CONFIRM: the new service is healthy; what is left are the records. A failure brings the old one
+        back all the same, because the records would send the host back to it at the next boot.
     """
 
     PREPARE = "prepare"

@@ -37,24 +37,40 @@ def plan_swap(wish: Wish, facts: HostFacts) -> Plan:
 
 
 def plan_stop(place: Place, facts: HostFacts) -> Plan:
-    """Stop whatever runs in the slot, and keep it stopped."""
+    """Stop whatever runs in the slot, and keep it stopped.
+
+    A service that should run and does not is given up: it is not to start at boot either.
+    """
+    records = facts.records
     running = tuple(unit.name for unit in facts.running_units(place.slot_name))
     stray = facts.slot_pids(place.layout.slot(place.slot_name))
-    if not running and not stray:
+    settled = place.slot_name in records.stopped and records.swap_of(place.slot_name) is None
+    if not running and not stray and (settled or not records.of_slot(place.slot_name)):
         return Plan(place.host_name, place.slot_name, (), None, notes=("nothing runs in the slot",))
-    swap = Phase.PREPARE
-    steps = (
-        Step(Action.STOP, f"stop {', '.join(running)}", "the slot is to be empty", swap, running),
-        _release(place, swap),
+    phase, steps = Phase.PREPARE, []
+    if running:
+        reason = "the slot is to be empty"
+        steps.append(Step(Action.STOP, f"stop {', '.join(running)}", reason, phase, running))
+    if running or stray:
+        steps.append(
+            Step(
+                Action.AWAIT_RELEASE,
+                "wait until the processes are gone",
+                "an empty slot holds no port and no memory",
+                phase,
+                tuple(slot_units(place.slot_name)),
+            )
+        )
+    steps.append(
         Step(
             Action.MARK_STOPPED,
             "do not start it at boot",
             "a stopped slot stays stopped until the next deploy or rollback",
-            swap,
+            phase,
             tuple(slot_units(place.slot_name)),
-        ),
+        )
     )
-    return Plan(place.host_name, place.slot_name, steps, None)
+    return Plan(place.host_name, place.slot_name, tuple(steps), None)
 
 
 def restore_steps(place: Place, candidate: Candidate, facts: HostFacts) -> tuple[Step, ...]:
@@ -113,16 +129,6 @@ def _prepare(wish: Wish, facts: HostFacts) -> list[Step]:
     ]
 
 
-def _release(place: Place, phase: Phase) -> Step:
-    return Step(
-        Action.AWAIT_RELEASE,
-        f"wait until port {place.slot.port} and the processes are gone",
-        "the new service must not meet the old one",
-        phase,
-        tuple(slot_units(place.slot_name)),
-    )
-
-
 def _exchange(wish: Wish, facts: HostFacts) -> list[Step]:
     place, candidate, swap = wish.place, wish.candidate, Phase.SWAP
     steps = [
@@ -146,7 +152,15 @@ def _exchange(wish: Wish, facts: HostFacts) -> list[Step]:
     if running:
         reason = "one service at a time has the slot"
         steps.append(Step(Action.STOP, f"stop {', '.join(running)}", reason, swap, running))
-    steps.append(_release(place, swap))
+    steps.append(
+        Step(
+            Action.AWAIT_RELEASE,
+            f"wait until port {place.slot.port} and the processes are gone",
+            "the new service must not meet the old one",
+            swap,
+            tuple(slot_units(place.slot_name)),
+        )
+    )
     unit = (candidate.unit,)
     install = "the unit file changes only while its service is down"
     start = f"generation {candidate.number} serves {candidate.service.mode}"

@@ -64,14 +64,17 @@ def test_a_unit_file_of_someone_else(serving: Machine) -> None:
     assert_generation_1_serves(serving)
 
 
-def test_a_generation_whose_unit_was_edited_is_not_rolled_back_to(machine: Machine) -> None:
+def test_a_generation_that_was_edited_is_not_rolled_back_to(machine: Machine) -> None:
     machine.deploy("tree")
     machine.deploy("linear")
-    staged = machine.root / "slots/cpu7/generations/000001/ddtree-cpu7-tree.service"
-    staged.write_text(staged.read_text() + "# edited\n")
-    failed = machine.run("rollback")
-    assert failed.returncode == 1
-    assert "was changed after its deploy" in failed.stderr
+    for name in ("ddtree-cpu7-tree.service", "environment"):
+        staged = machine.root / "slots/cpu7/generations/000001" / name
+        before = staged.read_bytes()
+        staged.write_bytes(before + b"# edited \xff\n")
+        failed = machine.run("rollback")
+        assert failed.returncode == 1
+        assert f"{name} was changed after its deploy" in failed.stderr
+        staged.write_bytes(before)
     assert machine.service()["generation"] == 2
 
 
@@ -152,6 +155,23 @@ def test_a_first_deploy_that_fails_leaves_the_slot_empty(machine: Machine) -> No
     assert machine.deploy("tree").returncode == 0
 
 
+def test_records_that_cannot_be_written_do_not_keep_the_old_service_down(machine: Machine) -> None:
+    machine.deploy("tree", "--budget", "16")
+    operator = machine.begin(
+        "deploy", "local", "--mode", "linear", *machine.model("b", "wrong-text")
+    )
+    read_until(operator, "✓ stop")
+    for state in machine.root.glob("slots/cpu7/generations/*/state.json"):
+        state.unlink()
+        state.mkdir()  # as on a full disk, what is written there does not get there
+    _, said = operator.communicate(timeout=60)
+    assert operator.returncode == 6, said
+    assert said.count("state.json` on `local` cannot be written") == 2
+    assert "generation 1 serves again" in said
+    service = machine.service()
+    assert (service["mode"], service["health"]) == ("tree", "healthy")
+
+
 def test_a_process_that_outlived_its_unit_is_stopped_as_ours(serving: Machine) -> None:
     status = serving.folder / "run/ddtree-cpu7-tree.service.status"
     status.unlink()  # the service manager forgets its process
@@ -218,6 +238,25 @@ def test_an_operator_killed_in_mid_swap_is_recovered_from(serving: Machine) -> N
         assert_generation_1_serves(serving)
 
 
+def test_stop_settles_what_a_killed_operator_was_starting(machine: Machine) -> None:
+    machine.start_timeout = 60
+    machine.write_inventory()
+    machine.deploy("tree")
+    slow = machine.model("a", "never-ready")
+    operator = machine.begin("deploy", "local", "--mode", "linear", *slow)
+    read_until(operator, "✓ start")
+    operator.kill()
+    operator.wait()
+    stopped = machine.run("stop", timeout=40)  # well before the start would have given up
+    assert stopped.returncode == 0, stopped.stderr
+    assert machine.processes_of_slot() == []
+    status = machine.run("status")
+    assert status.returncode == 0
+    assert "stopped" in status.stdout
+    assert machine.run("rollback").returncode == 0
+    assert (machine.service()["generation"], machine.service()["health"]) == (1, "healthy")
+
+
 def test_two_operators_at_once(serving: Machine) -> None:
     serving.start_timeout = 15
     serving.write_inventory()
@@ -266,6 +305,8 @@ def test_a_service_that_ended_is_seen_and_deployed_again(serving: Machine) -> No
     status = serving.run("status")
     assert status.returncode == 1
     assert serving.service()["health"] == "failed"
+    assert serving.run("stop").returncode == 0  # gives it up: it does not start at boot either
+    assert serving.service()["health"] == "stopped"
     again = serving.deploy("tree", "--budget", "16")
     assert again.returncode == 0, again.stderr
     assert serving.service()["health"] == "healthy"

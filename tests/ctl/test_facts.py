@@ -1,5 +1,7 @@
 """Parsers of facts. A case is a file: what the command said, and what it means."""
 
+import json
+import math
 import os
 import socket
 import subprocess
@@ -27,7 +29,7 @@ from ddtreectl.facts import (
     records,
     systemd,
 )
-from ddtreectl.facts.output import Output
+from ddtreectl.facts.output import TIMED_OUT, Output, as_float
 from ddtreectl.facts.probe import Section
 from ddtreectl.facts.records import Records
 from ddtreectl.inventory.layout import Layout
@@ -85,6 +87,35 @@ def test_case(path: Path) -> None:
     assert plain(PARSERS[path.parent.name](output)) == case["value"]
 
 
+DEEP = "[" * 100_000
+HOSTILE = (
+    DEEP,
+    json.dumps({"url": "u", "status": 200, "body": DEEP}),
+    f"/r/slots/a/generations/000001/generation.json\t1\t{DEEP}",
+    '{"url": "u", "status": 1e999, "seconds": NaN}',
+    "gpus\n0, GPU-1, x, ².³, 1, 1",
+    "LISTEN 0 1 *:² *:*",
+    json.dumps({"pid": 10**400, "ppid": 1, "ticks": 1, "started": 10**400}),
+)
+
+
+@pytest.mark.parametrize("name", sorted(PARSERS))
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_parser_survives_what_json_can_hold(name: str, text: str) -> None:
+    PARSERS[name](Output(0, f"{text}\n"))
+
+
+def test_what_a_service_says_of_itself_is_a_number_or_nothing() -> None:
+    assert [as_float(value) for value in (1, 2.5, math.nan, math.inf, 10**400, True, "1")] == [
+        *(1.0, 2.5),
+        *[None] * 5,
+    ]
+
+
+def test_only_a_line_feed_ends_a_line() -> None:
+    assert paths.parse(Output(0, "/a\x85b\n/c\u2028d\n")) == {"/a\x85b", "/c\u2028d"}
+
+
 @pytest.mark.parametrize("name", sorted(PARSERS))
 @given(text=st.text(), returncode=st.integers(0, 255))
 def test_a_parser_never_raises(name: str, text: str, returncode: int) -> None:
@@ -120,6 +151,14 @@ def test_a_section_that_hangs_is_a_result_and_holds_nothing_up() -> None:
     found = run({"hung": Section("trap '' TERM; sleep 60", 0.3), "quick": Section("echo here")})
     assert found["hung"].timed_out
     assert found["quick"].stdout == "here\n"
+
+
+def test_a_section_that_was_cut_off_is_missing_unless_its_silence_is_a_fact() -> None:
+    cut_off = dict.fromkeys(("units", "gpus", "answers"), Output(TIMED_OUT, ""))
+    scope = host.Scope(LAYOUT, (), (), (), "python3", "true", None)
+    facts = host.parse({**cut_off, "ports": Output(0, "")}, scope, [*cut_off, "ports", "records"])
+    assert facts.missing == ("units", "records")
+    assert facts.gpus.state == "hung"
 
 
 def test_all_facts_of_this_machine(tmp_path: Path) -> None:

@@ -86,6 +86,23 @@ def test_the_lock_of_a_dead_process_is_taken_over(
         assert json.loads(Path(layout.lock).read_text())["pid"] == os.getpid()
 
 
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff\x00", b"[" * 100_000])
+def test_a_lock_that_cannot_be_read_is_taken_over_in_time(
+    layout: Layout, interrupts: Interrupts, content: bytes
+) -> None:
+    path = Path(layout.lock)
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with (
+        pytest.raises(LockedError, match="by someone whose lock file cannot be read"),
+        lock_of(layout).held(interrupts),
+    ):
+        raise AssertionError("a fresh lock was taken over")
+    os.utime(path, (1000, 1000))
+    with lock_of(layout).held(interrupts):
+        assert json.loads(path.read_text())["pid"] == os.getpid()
+
+
 def test_a_pid_that_was_used_again_is_not_the_owner() -> None:
     me = current()
     owner = parse_lock({"host": me.host, "boot": me.boot, "pid": me.pid, "ticks": me.ticks}, 1e6)
@@ -108,6 +125,22 @@ def test_the_owner_renews_its_lock(
     with lock_of(layout).held(interrupts):
         os.utime(layout.lock, (1000, 1000))
         wait_until(lambda: Path(layout.lock).stat().st_mtime > 1000)
+
+
+def test_a_lock_that_cannot_be_renewed_is_not_lost(
+    layout: Layout, interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_module, "RENEW_EVERY", 0.05)
+    lock = lock_of(layout)
+    guard = Path(layout.root) / ".lock-guard"
+    with lock.held(interrupts):
+        guard.unlink()
+        guard.mkdir()
+        os.utime(layout.lock, (1000, 1000))
+        assert not lock._guarded("true").ok
+        guard.rmdir()
+        wait_until(lambda: Path(layout.lock).stat().st_mtime > 1000)
+        lock.check()
 
 
 def test_an_owner_whose_lock_was_taken_stops(

@@ -58,6 +58,7 @@ def generation(
         environment="engine-a",
         unit=f"ddtree-gpu1-{mode}.service",
         unit_sha256="",
+        environment_file_sha256="",
         created_by="ada@ops",
         created_at="t",
         changed_at=at or f"t{number}",
@@ -262,10 +263,18 @@ def test_our_own_processes_are_never_foreign() -> None:
     assert len(refusals(wish(), stolen)) == 3
 
 
-def test_a_dollar_is_refused_where_it_would_be_expanded() -> None:
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("/srv/$HOME", "would expand the `$` in `/srv/$HOME`"),
+        ("/srv/a\x7fb", r"would change a character of '/srv/a\x7fb'"),
+        ("/srv/a\u2028b", r"would change a character of '/srv/a\u2028b'"),
+    ],
+)
+def test_a_word_is_refused_where_it_would_be_changed(word: str, said: str) -> None:
     facts = replace(BARE, systemd=False, without_systemd=True)
-    asked = replace(wish(number=1), argv=("/bin/engine", "--model", "/srv/$HOME"))
-    assert "would expand the `$` in `/srv/$HOME`" in refusals(asked, facts)[0]
+    asked = replace(wish(number=1), argv=("/bin/engine", "--model", word))
+    assert said in refusals(asked, facts)[0]
     assert refusals(asked, BARE) == []
 
 
@@ -294,6 +303,16 @@ def test_stopping_an_empty_slot_is_nothing_to_do() -> None:
         Action.AWAIT_RELEASE,
         Action.MARK_STOPPED,
     ]
+
+
+def test_stopping_gives_up_what_should_run_and_does_not() -> None:
+    known = Records(generations=(generation(1),))
+    fallen = replace(BARE, records=known)
+    assert actions(plan_stop(PLACE, fallen)) == [Action.MARK_STOPPED]
+    stopped = replace(known, stopped=frozenset({"gpu1"}))
+    assert plan_stop(PLACE, replace(BARE, records=stopped)).empty
+    swapping = replace(stopped, swaps=(Swap("gpu1", 2, None, "ada@ops", "t"),))
+    assert actions(plan_stop(PLACE, replace(BARE, records=swapping))) == [Action.MARK_STOPPED]
 
 
 def status_of(facts: HostFacts) -> Any:
@@ -342,7 +361,7 @@ def test_status_of_a_service_in_trouble(change: dict[str, Any], health: str) -> 
 def test_status_of_a_slot_that_never_served_and_of_a_swap_that_was_left() -> None:
     assert status_of(BARE).empty_slots == ("gpu1",)
     left = replace(
-        SERVING, records=replace(SERVING.records, swaps=(Swap("gpu1", 2, 1, "ada@ops", "t", None),))
+        SERVING, records=replace(SERVING.records, swaps=(Swap("gpu1", 2, 1, "ada@ops", "t"),))
     )
     found = host_status("gpuhost", PLACE.host, left, now=0.0, locked=False)
     assert found.interrupted == ("the swap of `gpu1` to generation 2, begun by ada@ops at t",)
