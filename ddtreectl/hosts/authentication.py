@@ -64,7 +64,7 @@ def _keys(destination: Destination, skipped: list[str]) -> Iterator[tuple[str, P
             continue
         try:
             own = PKey.from_path(path)
-        except PasswordRequiredException:
+        except (PasswordRequiredException, TypeError):  # which one depends on the file's format
             if _public_part(path) not in offered:
                 skipped.append(f"left out {path}: it has a passphrase (`ssh-add {path}`)")
         except (SSHException, OSError, ValueError, UnknownKeyType) as error:

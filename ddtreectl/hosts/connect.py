@@ -1,5 +1,6 @@
 """From an inventory entry to a host that commands can run on."""
 
+import threading
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,17 @@ def connect(name: str, entry: HostEntry, settings: SshSettings) -> Host:
     return _links().host(name, entry, settings)
 
 
-@cache
+_loading = threading.Lock()
+
+
 def _links() -> "Links":
     """The connections of this process; the SSH library is loaded only where it is needed."""
+    with _loading:
+        return _loaded()
+
+
+@cache
+def _loaded() -> "Links":
     from ddtreectl.hosts.links import Links
 
     return Links()

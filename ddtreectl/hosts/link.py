@@ -171,7 +171,7 @@ class Link:
                 raise self._unreachable(
                     "\n".join(f"try {n}: {text}" for n, text in enumerate(failures, 1))
                 )
-            time.sleep(self._jitter.uniform(0.2, 0.6) * 2 ** len(failures))
+            time.sleep(self._jitter.uniform(0.05, 0.2) * 2 ** len(failures))
 
     def _attempt(self) -> Transport:
         connection = self._socket()

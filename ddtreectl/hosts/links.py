@@ -24,6 +24,12 @@ class Links:
         """A host of the inventory."""
         return SshHost(name, partial(self._find, entry.address or name, settings, entry.user))
 
+    def close(self) -> None:
+        """End all connections."""
+        with self._lock:
+            for link in self._links.values():
+                link.close()
+
     def _find(self, address: str, settings: SshSettings, user: str | None) -> Link:
         return self._link(resolve(address, settings, user), settings, 0)
 

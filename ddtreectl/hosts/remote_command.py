@@ -132,7 +132,7 @@ class RemoteCommand:
             UnreachableError: the host has stopped answering.
         """
         stdout = b"".join(self.output())
-        status = self._status()
+        status = self._status(stdout)
         took = time.monotonic() - self._began
         if self._deadline and status in {124, 137} and took >= self._deadline:
             raise self._too_long()
@@ -203,7 +203,7 @@ class RemoteCommand:
             raise self._too_long()
         self._heard = time.monotonic()
 
-    def _status(self) -> int:
+    def _status(self, stdout: bytes) -> int:
         """The exit status.
 
         Raises:
@@ -215,7 +215,7 @@ class RemoteCommand:
         if status < 0:
             raise self._link.lost(f"`{self._program}` ran")
         if _PID.search(self._errors) is None:
-            raise self._not_begun(self._errors.decode(errors="replace").strip())
+            raise self._not_begun((self._errors + stdout).decode(errors="replace").strip())
         return status
 
     def _not_begun(self, said: str) -> DdtreectlError:
