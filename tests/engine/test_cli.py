@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from ddtree_engine.cli.main import main
+from ddtree_engine.cli.main import build_parser, main
 from ddtree_engine.engine import DEMO
+from ddtree_engine.training.command import RANGES
 
 PROMPT = "def fibonacci(n):"
 BAD_PROMPTS = json.loads((Path(__file__).parent / "data/bad_prompts.json").read_text())
@@ -122,6 +123,23 @@ def test_check_fails_on_a_divergence_over_the_gap(
     assert code == 0
 
 
+def test_every_number_of_a_training_run_has_a_range() -> None:
+    arguments = build_parser().parse_args(["train", "all", "--out", "x"])
+    numbers = {
+        name
+        for name, value in vars(arguments).items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    assert numbers <= set(RANGES)
+    assert set(RANGES) <= set(vars(arguments))
+
+
+def test_training_tells_what_it_does(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ddtree_engine", "train", "corpus", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "INFO held_out: " in done.stderr
+
+
 def test_list_prompts(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "check", "--list-prompts", "--json")
     assert code == 0
@@ -163,6 +181,12 @@ def test_list_prompts(capsys: pytest.CaptureFixture[str]) -> None:
         (["check", "--max-gap", "-1"], "--max-gap must be 0 or more"),
         (["check", "--limit", "0"], "--limit must be 1 or more"),
         (["check", "--drafter", "none"], "no drafter to compare with"),
+        (["train", "target", "--out", "x", "--batch", "0"], "--batch must be from 1 to"),
+        (["train", "target", "--out", "x", "--dropout", "2"], "--dropout must be from 0 to 0.9"),
+        (["train", "all", "--out", "x", "--learning-rate", "nan"], "--learning-rate must be from"),
+        (["train", "drafter", "--out", "x", "--seconds", "inf"], "--seconds must be from"),
+        (["train", "generate", "--out", "x", "--rows-at-once", "-1"], "--rows-at-once must be"),
+        (["train", "target", "--out", "/nowhere"], "not a finished part of a training run"),
     ],
 )
 def test_bad_input_is_one_message(

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from ddtree_engine.training.command import add_arguments, run
+import argparse
+import logging
+
+from ddtree_engine.training import command
 
 SUMMARY = "Train a hybrid target and its DFlash drafter, in resumable steps."
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
+add_arguments = command.add_arguments
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, with a line on stderr for every step of the way; return the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    return command.run(arguments)

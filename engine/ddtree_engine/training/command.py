@@ -31,6 +31,25 @@ _LOG = logging.getLogger(__name__)
 
 PARTS = ("corpus", "target", "generate", "drafter", "export")
 
+RANGES: dict[str, tuple[float, float]] = {
+    "seed": (0, 2**32 - 1),
+    "steps": (1, 2**31),
+    "seconds": (1, 1e7),
+    "time_limit": (1, 1e7),
+    "learning_rate": (1e-9, 1.0),
+    "warmup": (0, 2**31),
+    "evaluate_every": (1, 2**31),
+    "batch": (1, 2**20),
+    "length": (2, 2**20),
+    "dropout": (0.0, 0.9),
+    "rows": (1, 2**31),
+    "rows_at_once": (1, 2**20),
+    "row_length": (8, 2**20),
+    "drafter_batch": (1, 2**20),
+    "anchors": (1, 2**20),
+}
+"""What each number of a run may be, from and to."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `train` to ``parser``; :func:`run` takes what it parses."""
@@ -87,8 +106,14 @@ def run(args: argparse.Namespace) -> int:
     """Runs the part that ``args`` names; returns the exit code.
 
     Raises:
-        EngineError: what the part needs is missing, damaged or not finite.
+        EngineError: a number is out of its range, or what the part needs is missing, damaged or
+            not finite.
     """
+    for name, (low, high) in RANGES.items():
+        value = getattr(args, name, None)
+        if value is not None and not low <= value <= high:
+            option = f"--{name.replace('_', '-')}"
+            raise EngineError(f"{option} must be from {low:g} to {high:g}, got {value}")
     folder = RunFolder(args.out)
     actions: dict[str, Callable[[argparse.Namespace, RunFolder], None]] = {
         "corpus": _corpus,

@@ -26,7 +26,6 @@ from ddtree_engine.target.model import TargetModel
 from ddtree_engine.training.accelerate import autocast, compiled_objective, eager
 from ddtree_engine.training.acceptance import acceptance_lengths
 from ddtree_engine.training.blocks import BlockAttention, forward_blocks
-from ddtree_engine.training.checkpoint import load_best
 from ddtree_engine.training.initialise import initialise
 from ddtree_engine.training.loop import Schedule, train
 
@@ -210,10 +209,3 @@ def evaluate_drafter(
             torch.cat(candidates)[:replayed].numpy(),
         ),
     }
-
-
-def load_trained_drafter(folder: Path, device: torch.device) -> DrafterModel:
-    """The best drafter of a run: its bf16 parameters, in fp32, frozen."""
-    model = DrafterModel(read_drafter_config(folder))
-    model.load_state_dict(load_best(folder))
-    return model.to(device).eval().requires_grad_(False)
