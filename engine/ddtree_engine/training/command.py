@@ -35,7 +35,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "seed": (0, 2**32 - 1),
     "steps": (1, 2**31),
     "seconds": (1, 1e7),
-    "time_limit": (1, 1e7),
+    "time_limit": (0, 1e7),
     "learning_rate": (1e-9, 1.0),
     "warmup": (0, 2**31),
     "evaluate_every": (1, 2**31),
