@@ -27,19 +27,21 @@ MAX_GAP = {"float32": 1e-3, "bfloat16": 2.0**-3}
 """Largest gap of a divergence that rounding explains, by dtype of the weights."""
 
 
-def parse_mode(text: str, topk: int) -> Speculation:
+def parse_mode(text: str, topk: int, budget: int = 16) -> Speculation:
     """Return the speculation that `ar`, `linear`, `shadow`, `tree` or `tree:BUDGET` names.
+
+    `budget` is that of a tree which names none.
 
     Raises:
         EngineError: none of these.
     """
-    name, colon, budget = text.partition(":")
+    name, colon, own_budget = text.partition(":")
     hint = "modes are ar, linear, shadow and tree, the last with a budget: tree:16"
     try:
         mode = Mode(name)
         if colon and mode is not Mode.TREE:
             raise ValueError(f"mode {mode} has no budget")
-        return Speculation(mode, int(budget) if colon else 16, topk)
+        return Speculation(mode, int(own_budget) if colon else budget, topk)
     except ValueError as error:
         raise EngineError(f"`{text}` is not a mode", hint=hint) from error
 

@@ -24,6 +24,7 @@ from ddtree_engine.cache import DrafterCache, Paths, TargetCache
 from ddtree_engine.config import check_fit
 from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.errors import CapacityError, EngineError, RequestError
+from ddtree_engine.ops.topk_logprob import topk_logprob
 from ddtree_engine.sampling import choose_batch
 from ddtree_engine.sequence import Mode, Sequence, Speculation
 from ddtree_engine.shadow import BUDGETS, ShadowEvidence
@@ -321,7 +322,10 @@ class Decoder:
     def _draft(
         self, running: SequenceOf[Sequence], rows: slice, topk: int
     ) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and ids [B, block-1, topk] of the likeliest tokens, on the CPU."""
+        """Log-probabilities and ids [B, block-1, topk] of the likeliest tokens, on the CPU.
+
+        Equal ones come lowest id first, so that trees do not depend on the device.
+        """
         assert self.drafter is not None, "check() lets no request in that needs one"
         assert self.drafter_cache is not None
         lengths = self.drafter_cache.lengths[rows]
@@ -336,9 +340,10 @@ class Decoder:
             torch.tensor(lengths, device=self.device),
         )
         logits = self.target.logits(hidden)
-        best = logits.topk(min(topk, logits.shape[-1]), dim=-1)
-        log_probs = best.values - logits.logsumexp(dim=-1, keepdim=True)
-        return log_probs.cpu(), best.indices.cpu()
+        k = min(topk, logits.shape[-1])
+        log_probs, ids = topk_logprob(logits.flatten(0, 1), k)
+        shape = (*logits.shape[:2], k)
+        return log_probs.cpu().view(shape), ids.cpu().view(shape)
 
     def _build(
         self, one: Sequence, scores: list[list[int]], candidates: list[list[int]]

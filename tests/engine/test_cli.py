@@ -46,6 +46,25 @@ def test_generate_says_the_same_in_every_mode(capsys: pytest.CaptureFixture[str]
     assert "acceptance length" in err
 
 
+def test_a_budget_beside_the_mode_or_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    rounds = []
+    for options in (["tree:2"], ["tree", "--budget", "2"], ["tree:64", "--budget", "2"]):
+        code, out, _ = run(
+            capsys,
+            "generate",
+            "--prompt",
+            PROMPT,
+            "--max-tokens",
+            "40",
+            "--json",
+            "--mode",
+            *options,
+        )
+        assert code == 0
+        rounds.append(json.loads(out)["rounds"])
+    assert rounds[0] == rounds[1] > rounds[2]
+
+
 def test_generate_reads_the_prompt_from_standard_input() -> None:
     command = [sys.executable, "-m", "ddtree_engine", "generate", "--max-tokens", "5", "--json"]
     done = subprocess.run(command, input=PROMPT, capture_output=True, text=True, check=True)

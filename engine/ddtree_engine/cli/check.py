@@ -36,6 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--temperatures", default="0,0.8", help="comma-separated; 0 is greedy (default 0,0.8)"
     )
     parser.add_argument("--modes", default=DEFAULT_MODES, help=f"default {DEFAULT_MODES}")
+    parser.add_argument(
+        "--budget",
+        type=int,
+        default=16,
+        metavar="N",
+        help="nodes of a `tree` that names no budget of its own (default 16)",
+    )
     parser.add_argument("--topk", type=int, default=8, help="candidates a depth (default 8)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--runs", type=int, default=1, help="measured passes (default 1)")
@@ -71,7 +78,10 @@ def run(arguments: argparse.Namespace) -> int:
     )
     from ddtree_engine.sequence import Mode, Speculation
 
-    modes = [parse_mode(text.strip(), arguments.topk) for text in arguments.modes.split(",")]
+    modes = [
+        parse_mode(text.strip(), arguments.topk, arguments.budget)
+        for text in arguments.modes.split(",")
+    ]
     ar = Speculation(Mode.AR, topk=arguments.topk)
     modes = [ar, *(mode for mode in modes if mode.mode is not Mode.AR)]
     temperatures = _numbers(arguments.temperatures, "--temperatures")

@@ -21,7 +21,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--prompt-file", type=Path, metavar="FILE", help="read the prompt from FILE"
     )
-    parser.add_argument("--mode", default="tree:16", help="ar, linear, shadow, tree:BUDGET")
+    parser.add_argument("--mode", default="tree", help="ar, linear, shadow, tree, or tree:BUDGET")
+    parser.add_argument(
+        "--budget",
+        type=int,
+        default=16,
+        metavar="N",
+        help="nodes of a `tree` that names no budget of its own (default 16)",
+    )
     parser.add_argument("--topk", type=int, default=8, help="candidates a depth (default 8)")
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
@@ -40,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ddtree_engine.sequence import Sequence
     from ddtree_engine.text_stream import TextStream
 
-    speculation = parse_mode(arguments.mode, arguments.topk)
+    speculation = parse_mode(arguments.mode, arguments.topk, arguments.budget)
     params = SamplingParams(
         temperature=arguments.temperature,
         top_k=arguments.top_k,
