@@ -1,7 +1,9 @@
 """The dead-man revert: the host returns to the last good generation if the operator is lost.
 
-A timer on the host starts a script that was put there before the swap. Whoever finishes the swap
-stops the timer. It needs systemd: the timer must outlive the operator's connection.
+A timer on the host starts a script that was put there before the swap. The operator winds it up
+again while it works (see `apply.lock`), so it goes off soon after the host has last heard of them,
+however long a model takes to load; and whoever finishes the swap takes it away. Its units are on
+disk, so that a host that reboots in the middle of a swap returns as well.
 """
 
 import json
@@ -9,34 +11,39 @@ from shlex import quote
 
 from ddtreectl.apply.session import Session
 from ddtreectl.hosts.protocol import check
-from ddtreectl.inventory.layout import slot_units
+from ddtreectl.inventory.layout import Layout, slot_units
 from ddtreectl.inventory.select import Place
-from ddtreectl.inventory.service import ServiceSpec
 from ddtreectl.plan.step import Candidate
-
-MARGIN = 900
-"""Seconds beyond the start deadlines: for the stop before them and the smoke test after them."""
+from ddtreectl.units.escape import exec_line
 
 DEADLINE = 60.0
 
 
 def timer(slot: str) -> str:
-    """The name of the transient unit that reverts a slot."""
+    """The name, without suffix, of the units that revert a slot."""
     return f"ddtree-revert-{slot}"
 
 
 def script(place: Place, failed: int | None, back: Candidate | None) -> str:
     """Shell script that stops what runs in the slot and starts `back`, if there is one.
 
-    It marks generation `failed`, if there is one, as what it is.
+    It takes the lock from the operator who was lost, so that one who was only cut off goes no
+    further, and it marks generation `failed`, if there is one, as what it is.
     """
     layout, slot = place.layout, place.slot_name
     units = " ".join(quote(unit) for unit in slot_units(slot))
-    lines = ["#!/bin/sh", f"systemctl stop {units}"]
+    event = {"event": "reverted", "slot": slot, "generation": back.number if back else None}
+    noted = json.dumps({"at": "%s", "operator": "the host itself", **event}) + "\\n"
+    lines = [
+        "#!/bin/sh",
+        f"rm -f {quote(layout.lock)}",
+        f'printf {quote(noted)} "$(date -u +%FT%T.%6N+00:00)" >>{quote(layout.audit)}',
+        f"systemctl stop {units}",
+    ]
     if failed is not None:
         state = quote(f"{layout.generation(slot, failed)}/state.json")
-        content = quote(json.dumps({"status": "failed", "reason": "the operator was lost"}))
-        lines.append(f"printf %s {content} >{state}.new && mv -T {state}.new {state}")
+        content = json.dumps({"status": "failed", "reason": "the operator was lost"})
+        lines.append(f"printf %s {quote(content)} >{state}.new && mv -T {state}.new {state}")
     if back:
         staged = quote(f"{layout.generation(slot, back.number)}/{back.unit}")
         installed = quote(layout.unit(back.unit))
@@ -47,41 +54,55 @@ def script(place: Place, failed: int | None, back: Candidate | None) -> str:
             f"systemctl start {quote(back.unit)} || exit 1",
             f"systemctl enable --quiet {quote(back.unit)}",
         ]
-    return "\n".join([*lines, f"rm -f {quote(layout.swap(slot))}", ""])
+    return "\n".join([*lines, f"rm -f {quote(layout.swap(slot))}", removal(layout, slot), ""])
 
 
-def arm(
-    session: Session,
-    place: Place,
-    service: ServiceSpec,
-    *,
-    failed: int | None,
-    back: Candidate | None,
-) -> None:
-    """Start the timer; it goes off well after the last health check of `service` must have ended.
+def removal(layout: Layout, slot: str) -> str:
+    """Shell text that takes the revert away; one that is not armed is no error."""
+    name = timer(slot)
+    files = " ".join(quote(layout.unit(f"{name}.{kind}")) for kind in ("timer", "service"))
+    return (
+        f"if [ -e {quote(layout.unit(f'{name}.timer'))} ]; then "
+        f"systemctl disable --quiet --now {name}.timer; rm -f {files}; systemctl daemon-reload; fi"
+    )
+
+
+def units(place: Place, path: str) -> dict[str, str]:
+    """The unit files that run the script at `path`, by name."""
+    name = timer(place.slot_name)
+    description = f"Description=Return {place.slot_name} to its last good generation"
+    return {
+        f"{name}.service": f"[Unit]\n{description}\n\n[Service]\nType=oneshot\n"
+        f"ExecStart={exec_line(['/bin/sh', path])}\n",
+        f"{name}.timer": f"[Unit]\n{description}, unless its operator is heard of\n\n"
+        f"[Timer]\nOnActiveSec={place.host.revert_after}\nAccuracySec=1\n\n"
+        "[Install]\nWantedBy=timers.target\n",
+    }
+
+
+def arm(session: Session, place: Place, *, failed: int | None, back: Candidate | None) -> None:
+    """Start the timer; the lock of the host winds it up from then on.
 
     Args:
         session: the operator at work.
         place: the slot.
-        service: what is being started.
         failed: the generation to mark failed, if the timer goes off.
         back: the generation to start then.
     """
     path = f"{place.layout.slot(place.slot_name)}/revert.sh"
     session.host.put(path, script(place, failed, back).encode(), mode=0o755)
-    seconds = 2 * service.start_timeout + service.stop_timeout + MARGIN
-    disarm(session, place)
+    for name, text in units(place, path).items():
+        session.host.put(place.layout.unit(name), text.encode())
     name = timer(place.slot_name)
-    armed = session.host.run(
-        ["systemd-run", f"--on-active={seconds}", f"--unit={name}", "--collect", "/bin/sh", path],
-        deadline=DEADLINE,
+    start = (
+        f"systemctl daemon-reload && systemctl enable --quiet {name}.timer && "
+        f"systemctl restart {name}.timer"
     )
+    armed = session.host.run(["sh", "-c", start], deadline=DEADLINE)
     check(armed, "the dead-man revert cannot be armed")
 
 
 def disarm(session: Session, place: Place) -> None:
-    """Stop the timer; one that is not armed is no error."""
-    name = timer(place.slot_name)
-    session.host.run(
-        ["sh", "-c", f"systemctl stop {name}.timer 2>/dev/null; true"], deadline=DEADLINE
-    )
+    """Take the timer away; one that is not armed is no error."""
+    text = removal(place.layout, place.slot_name)
+    session.host.run(["sh", "-c", f"{text}; true"], deadline=DEADLINE)

@@ -65,7 +65,7 @@ class Execution:
             Action.HEALTH_UNIT: lambda _: self._check.unit(),
             Action.HEALTH_HTTP: lambda _: self._check.http(),
             Action.HEALTH_MODEL: lambda _: self._check.model(),
-            Action.DISARM_REVERT: lambda _: deadman.disarm(self.session, self.place),
+            Action.DISARM_REVERT: lambda _: self._disarm_revert(),
             Action.MARK_GOOD: lambda _: self._mark_good(),
             Action.MARK_STOPPED: lambda _: self._mark_stopped(),
         }
@@ -101,9 +101,12 @@ class Execution:
         )
 
     def _arm_revert(self) -> None:
-        wanted = self._wanted
-        failed = wanted.number if self.staged else None
-        deadman.arm(self.session, self.place, wanted.service, failed=failed, back=self.back)
+        failed = self._wanted.number if self.staged else None
+        deadman.arm(self.session, self.place, failed=failed, back=self.back)
+
+    def _disarm_revert(self) -> None:
+        self.session.host.reconnect()
+        deadman.disarm(self.session, self.place)
 
     def _start(self) -> None:
         session, candidate = self.session, self._wanted

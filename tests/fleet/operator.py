@@ -46,9 +46,8 @@ class Operator:
 
     def set_option(self, key: str, value: str) -> None:
         """Set an option of ssh_config for all hosts."""
-        text = self.ssh_config.read_text()
-        changed = re.sub(rf"(?m)^    {key} .*$", f"    {key} {value}", text)
-        self.ssh_config.write_text(changed)
+        others = re.sub(rf"(?m)^ *{key} .*\n", "", self.ssh_config.read_text())
+        self.ssh_config.write_text(f"{key} {value}\n{others}")
 
     def command(self, *words: str) -> list[str]:
         """The command line of ddtreectl, in the network of the lab."""

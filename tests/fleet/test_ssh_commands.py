@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from ddtreectl.errors import StepError, UnreachableError
-from ddtreectl.hosts import link, remote_command
 from ddtreectl.hosts.links import Links
 from ddtreectl.hosts.protocol import DeadlineError
 from ddtreectl.hosts.ssh import SshHost
@@ -32,6 +31,7 @@ def h1(fleet: Fleet) -> Host:
 def hosts(fleet: Fleet, tmp_path: Path) -> Iterator[dict[str, SshHost]]:
     """h1 as ddtreectl has it: as root, and as a user with sudo."""
     operator = Operator(fleet, tmp_path)
+    operator.set_option("ServerAliveInterval", "1")
     inventory = load(operator.inventory)
     links = Links()
     entry = inventory.hosts["h1"]
@@ -44,13 +44,6 @@ def hosts(fleet: Fleet, tmp_path: Path) -> Iterator[dict[str, SshHost]]:
 @pytest.fixture(params=["root", "deploy"])
 def host(request: pytest.FixtureRequest, hosts: dict[str, SshHost]) -> SshHost:
     return hosts[request.param]
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_command, "QUIET", 0.5)
-    monkeypatch.setattr(remote_command, "GRACE", 0.5)
-    monkeypatch.setattr(link, "HANDSHAKE_TIMEOUT", 1.0)
 
 
 def processes(h1: Host, text: str) -> list[str]:
@@ -124,7 +117,6 @@ def test_a_reset_connection(h1: Host, host: SshHost) -> None:
     assert host.run(["hostname"], deadline=10).stdout == "h1\n"  # on a new connection
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("fault", ["cut", "blackhole", "freeze"])
 def test_a_host_that_falls_silent(h1: Host, hosts: dict[str, SshHost], fault: str) -> None:
     host = hosts["root"]
@@ -138,7 +130,6 @@ def test_a_host_that_falls_silent(h1: Host, hosts: dict[str, SshHost], fault: st
     assert host.run(["hostname"], deadline=10).stdout == "h1\n"
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_silent_command_on_a_host_that_answers_is_waited_for(host: SshHost) -> None:
     assert host.run(["sh", "-c", "sleep 2; echo done"], deadline=10).stdout == "done\n"
 

@@ -1,0 +1,40 @@
+"""A wheel of the stand-in engine, which a host without network can install: it needs nothing."""
+
+import zipfile
+from pathlib import Path
+
+ENGINE = Path(__file__).parents[1] / "ctl" / "data" / "contract_engine.py"
+VERSION = "0.0.1"
+
+# What the fingerprint of an environment asks torch for.
+TORCH = """\
+__version__ = "0+stand.in"
+
+class version:
+    cuda = None
+
+class _C:
+    _GLIBCXX_USE_CXX11_ABI = True
+
+class cuda:
+    get_arch_list = staticmethod(list)
+"""
+
+
+def build(folder: Path) -> Path:
+    """Write the wheel, and return where it is."""
+    info = f"ddtree_engine-{VERSION}.dist-info"
+    files = {
+        "ddtree_engine/__init__.py": "",
+        "ddtree_engine/main.py": ENGINE.read_text(),
+        "torch/__init__.py": TORCH,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: ddtree-engine\nVersion: {VERSION}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": "[console_scripts]\nddtree-engine = ddtree_engine.main:main\n",
+    }
+    record = "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"])
+    path = folder / f"ddtree_engine-{VERSION}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for name, content in {**files, f"{info}/RECORD": record}.items():
+            wheel.writestr(zipfile.ZipInfo(name), content)  # with a fixed date: the same hash
+    return path
