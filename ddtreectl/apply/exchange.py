@@ -1,7 +1,7 @@
 """The part of a swap in which the slot serves nothing: stop, see everything gone, start."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ddtreectl.apply.session import Session
 from ddtreectl.errors import StepError
@@ -12,11 +12,20 @@ from ddtreectl.inventory.select import Place
 from ddtreectl.plan.refusals import own_pids
 from ddtreectl.plan.step import Candidate
 
-POLL = 0.5
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 COMMAND_DEADLINE = 60.0
 STOP_DEADLINE = 660.0
 RELEASE_DEADLINE = 90.0
 TERM_AFTER, KILL_AFTER = 2.0, 15.0
+
+
+def pauses() -> Iterator[None]:
+    """Pause between two looks: briefly at first, as most things take a moment, and then longer."""
+    pause = FIRST_PAUSE
+    while True:
+        time.sleep(pause)
+        yield
+        pause = min(1.5 * pause, LONGEST_PAUSE)
 
 
 def stop(session: Session, units: Sequence[str]) -> None:
@@ -36,6 +45,7 @@ def await_release(session: Session, place: Place, *, port_wanted: bool) -> None:
     """
     began = time.monotonic()
     signalled: dict[int, str] = {}
+    pause = pauses()
     while True:
         facts = session.look()
         own = own_pids(place, facts)
@@ -61,7 +71,7 @@ def await_release(session: Session, place: Place, *, port_wanted: bool) -> None:
             if wanted and signalled.get(process.pid) != wanted:
                 signalled[process.pid] = wanted
                 _signal(session, process, wanted)
-        time.sleep(POLL)
+        next(pause)
 
 
 def _signal(session: Session, process: Process, name: str) -> None:
@@ -104,6 +114,12 @@ def install_unit(session: Session, candidate: Candidate) -> None:
             cause=f"load state {unit.load}, needs daemon-reload: {unit.needs_reload}",
             hint=f"is {session.layout.unit_dir} a folder that the service manager reads?",
         )
+    if unit.fragment is not None and unit.fragment != path:
+        raise StepError(
+            f"unit `{candidate.unit}` is not the one that was written to {path}",
+            cause=f"the service manager has loaded {unit.fragment}",
+            hint="a file that hides it was not written by ddtreectl; move it away",
+        )
 
 
 def start(session: Session, candidate: Candidate) -> int | None:
@@ -134,9 +150,9 @@ def poll(
     Raises:
         StepError: it is still missing after `deadline` seconds.
     """
-    began = time.monotonic()
+    began, pause = time.monotonic(), pauses()
     while (missing := look(session.look())) is not None:
         if time.monotonic() - began > deadline:
             raise StepError(f"{what} within {deadline:.0f} s", cause=missing)
         session.report.detail(missing)
-        time.sleep(POLL)
+        next(pause)

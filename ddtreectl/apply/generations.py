@@ -52,7 +52,9 @@ def load(session: Session, generation: Generation) -> Candidate:
     unit = session.host.read(f"{folder}/{generation.unit}")
     environment = session.host.read(f"{folder}/environment")
     damaged = f"generation {generation.number} of `{generation.slot}` is damaged"
-    hint = f"`ddtreectl stop {session.host.name}` gives it up; a deploy can follow"
+    hint = (
+        f"`rollback --to` may name another; after `ddtreectl stop {session.host.name}` a deploy can"
+    )
     if unit is None or environment is None or generation.service is None:
         raise StepError(damaged, cause=f"files are missing in {folder}", hint=hint)
     for name, content, wanted in (

@@ -7,7 +7,7 @@ process may own the port, the server may run with other settings, or it may gene
 import time
 from dataclasses import dataclass
 
-from ddtreectl.apply.exchange import POLL, poll
+from ddtreectl.apply.exchange import pauses, poll
 from ddtreectl.apply.session import Session
 from ddtreectl.errors import StepError
 from ddtreectl.facts.host import HostFacts
@@ -66,7 +66,7 @@ class Check:
     def http(self) -> None:
         """Stage 2: the service is ready, and says that it runs what was deployed."""
         base = base_url(self.service.address, self.service.port)
-        began = time.monotonic()
+        began, pause = time.monotonic(), pauses()
         while True:
             self.answer = self._ask([Request(f"{base}/ready", 5.0)], 15.0)[0]
             self._still_runs(self.session.look())
@@ -78,7 +78,7 @@ class Check:
                     cause=str(self.answer),
                 )
             self.session.report.detail(str(self.answer)[:120])
-            time.sleep(POLL)
+            next(pause)
         self.answer = self._ask([Request(f"{base}/server_info", 10.0)], 20.0)[0]
         if not self.answer.ok:
             self._still_runs(self.session.look())

@@ -9,7 +9,7 @@ from ddtreectl.cli.context import Gpu, Json, Port, SlotName, context
 from ddtreectl.errors import ExitCode, UsageError
 from ddtreectl.hosts.protocol import check
 from ddtreectl.inventory.select import find_place
-from ddtreectl.plan.wish import last_good, serving
+from ddtreectl.plan.wish import current
 
 DEADLINE = 60.0
 
@@ -39,8 +39,7 @@ def logs(
     place = find_place(inventory, name, slot=slot, gpu=gpu, port=port)
     session = opened.session(inventory, name)
     facts = session.gather()
-    entries = facts.records.of_slot(place.slot_name)
-    found = serving(place, facts) or last_good(place, facts) or (entries[-1] if entries else None)
+    found = current(place, facts)
     if found is None:
         raise UsageError(f"nothing was ever deployed to `{place.slot_name}` of `{name}`")
     argv = session.supervisor.journal(found.unit, lines, follow=follow)

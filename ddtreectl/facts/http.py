@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
 
-from ddtreectl.facts.output import Output, as_float, as_int, json_object, json_objects
+from ddtreectl.facts.output import Output, as_int, json_object, json_objects
 
 _SCRIPT = """
-import json, sys, time, urllib.error, urllib.request
+import json, sys, urllib.error, urllib.request
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 for request in json.loads(sys.argv[1]):
     body = request.get("body")
-    began = time.monotonic()
     answer = {"url": request["url"], "status": None, "body": "", "error": None}
     try:
         call = urllib.request.Request(request["url"], method="POST" if body is not None else "GET",
@@ -27,7 +26,6 @@ for request in json.loads(sys.argv[1]):
         answer["body"] = body.decode("utf-8", "replace")
     except Exception as error:
         answer["error"] = str(getattr(error, "reason", None) or error or type(error).__name__)
-    answer["seconds"] = time.monotonic() - began
     print(json.dumps(answer), flush=True)
 """
 
@@ -50,14 +48,12 @@ class Answer:
         status: the HTTP status, or None where there was no answer.
         body: the body's text.
         error: why there was no answer.
-        seconds: how long it took.
     """
 
     url: str
     status: int | None
     body: str = ""
     error: str | None = None
-    seconds: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -115,7 +111,6 @@ def parse(output: Output) -> list[Answer]:
             status=as_int(entry.get("status")),
             body=str(entry.get("body") or ""),
             error=None if error is None else str(error),
-            seconds=as_float(entry.get("seconds")) or 0.0,
         )
         found.append(answer)
     return found

@@ -15,7 +15,7 @@ except ImportError:
 print(json.dumps({
     "version": list(sys.version_info[:3]), "implementation": sys.implementation.cache_tag,
     "platform": sysconfig.get_platform(), "libc": " ".join(platform.libc_ver()),
-    "venv": complete, "base": getattr(sys, "_base_executable", sys.executable),
+    "venv": complete,
 }))
 """
 

@@ -16,6 +16,7 @@ PROPERTIES = (
     "NRestarts",
     "NeedDaemonReload",
     "FragmentPath",
+    "DropInPaths",
     "UnitFileState",
 )
 
@@ -36,6 +37,8 @@ class Unit:
         restarts: how often the service manager has restarted it by itself.
         needs_reload: whether the file on disk is newer than what is loaded.
         enabled: whether it starts at boot.
+        fragment: the unit file that is loaded; docker-systemctl-replacement does not say.
+        drop_ins: files that change this unit, and not every unit alike.
     """
 
     name: str
@@ -49,6 +52,8 @@ class Unit:
     restarts: int | None = None
     needs_reload: bool | None = None
     enabled: bool | None = None
+    fragment: str | None = None
+    drop_ins: tuple[str, ...] = ()
 
     @property
     def running(self) -> bool:
@@ -85,8 +90,15 @@ def parse(output: Output) -> dict[str, Unit]:
             restarts=as_int(values.get("NRestarts")),
             needs_reload=_yes(values.get("NeedDaemonReload")),
             enabled=_enabled(values.get("UnitFileState")),
+            fragment=values.get("FragmentPath") or None,
+            drop_ins=_of_unit(values.get("DropInPaths") or "", name),
         )
     return units
+
+
+def _of_unit(paths: str, name: str) -> tuple[str, ...]:
+    """Those of the drop-ins that are for the unit alone; containers bring some for all services."""
+    return tuple(path for path in paths.split() if f"/{name}.d/" in path)
 
 
 def _yes(value: str | None) -> bool | None:

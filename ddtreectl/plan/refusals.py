@@ -144,6 +144,8 @@ def _foreign_units(place: Place, facts: HostFacts) -> Iterator[str]:
         text = facts.unit_files.get(name)
         if text is not None and installed_generation(text) is None:
             yield f"{place.layout.unit(name)} was not written by ddtreectl; move it away"
+        for path in facts.unit(name).drop_ins:
+            yield f"{path} changes the unit behind ddtreectl's back; move it away"
 
 
 def _environment(wish: Wish, facts: HostFacts) -> Iterator[str]:

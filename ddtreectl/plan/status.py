@@ -13,7 +13,7 @@ from ddtreectl.facts.systemd import Unit
 from ddtreectl.inventory.model import HostEntry
 from ddtreectl.inventory.select import Place
 from ddtreectl.plan.refusals import port_owner
-from ddtreectl.plan.wish import last_good, serving
+from ddtreectl.plan.wish import current
 
 Health = Literal["healthy", "starting", "draining", "unhealthy", "failed", "stopped"]
 
@@ -131,12 +131,9 @@ def host_status(
 
 
 def _service(place: Place, facts: HostFacts, now: float) -> ServiceStatus | None:
-    entries = facts.records.of_slot(place.slot_name)
-    generation = serving(place, facts) or last_good(place, facts)
+    generation = current(place, facts)
     if generation is None:
-        if not entries:
-            return None
-        generation = entries[-1]
+        return None
     unit = facts.unit(generation.unit)
     spec = generation.service
     answers = _answers(place, facts)

@@ -35,6 +35,13 @@ def serving(place: Place, facts: HostFacts) -> Generation | None:
     return None
 
 
+def current(place: Place, facts: HostFacts) -> Generation | None:
+    """What a reader wants to see of a slot: what serves, else what would, else what was tried."""
+    entries = facts.records.of_slot(place.slot_name)
+    last = entries[-1] if entries else None
+    return serving(place, facts) or last_good(place, facts) or last
+
+
 def installed_generation(unit_text: str) -> int | None:
     """The generation that a unit file belongs to, or None for a foreign file."""
     section = unit_text.partition("\n[X-DDTree]\n")[2]

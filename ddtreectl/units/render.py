@@ -1,6 +1,5 @@
 """Renders the unit of a generation."""
 
-import hashlib
 from dataclasses import dataclass
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
@@ -31,11 +30,6 @@ class RenderedUnit:
     text: str
     environment_file: str
     argv: tuple[str, ...]
-
-    @property
-    def sha256(self) -> str:
-        """Hash of the unit file."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 def render(

@@ -7,25 +7,13 @@ nothing, writes no time stamps, and its `start` waits for READY=1 in the foregro
 from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import join, quote
-from typing import Literal, Protocol
+from typing import Protocol
 
 from ddtreectl.facts.systemd import PROPERTIES
-
-Kind = Literal["systemd", "docker-systemctl-replacement"]
 
 
 class Supervisor(Protocol):
     """Builds the commands of one kind of service manager."""
-
-    @property
-    def kind(self) -> Kind:
-        """Which one it is."""
-        ...
-
-    @property
-    def restarts(self) -> bool:
-        """Whether it restarts a service that ends."""
-        ...
 
     def show(self, units: Sequence[str]) -> str:
         """Print the properties of `units`; shell text."""
@@ -71,9 +59,6 @@ class Supervisor(Protocol):
 @dataclass(frozen=True)
 class Systemd:
     """The real one."""
-
-    kind: Kind = "systemd"
-    restarts: bool = True
 
     def show(self, units: Sequence[str]) -> str:
         """See `Supervisor`."""
@@ -133,8 +118,6 @@ class Replacement:
 
     python: str
     root: str = ""
-    kind: Kind = "docker-systemctl-replacement"
-    restarts: bool = False
 
     def _command(self, *words: str) -> list[str]:
         root = [f"--root={self.root}"] if self.root else []

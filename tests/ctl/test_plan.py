@@ -223,6 +223,10 @@ REFUSALS: dict[str, tuple[HostFacts, str]] = {
         ),
         "GPU 1 is used (60190 MiB) by pid 47028 (user root): program-47028",
     ),
+    "drop-in": (
+        replace(BARE, units={LINEAR: Unit(LINEAR, drop_ins=("/etc/x.service.d/override.conf",))}),
+        "/etc/x.service.d/override.conf changes the unit behind ddtreectl's back",
+    ),
     "unit-file": (
         replace(BARE, unit_files={LINEAR: "[Service]\nExecStart=/bin/true\n"}),
         "/etc/systemd/system/ddtree-gpu1-linear.service was not written by ddtreectl",
