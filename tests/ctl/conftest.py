@@ -45,9 +45,9 @@ def machine(bare_machine: Machine) -> Machine:
     return bare_machine
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def kept_machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Machine]]:
-    """Machines that tests of a module hand on to each other."""
+    """Machines that tests hand on to each other."""
     machines: list[Machine] = []
     yield machines
     for machine in machines:

@@ -38,13 +38,12 @@ def test_a_deployed_service_serves_and_status_tells_all_of_it(machine: Machine) 
     assert len(document["lines"]) == 1
 
 
-def test_the_same_deploy_again_changes_nothing(machine: Machine) -> None:
-    machine.deploy("tree")
-    before = machine.service()
-    again = machine.deploy("tree", "--json")
+def test_the_same_deploy_again_changes_nothing(serving: Machine) -> None:
+    before = serving.service()
+    again = serving.deploy("tree", "--json")
     assert again.returncode == 0
     assert json.loads(again.stdout)["applied"] is False
-    assert machine.service()["pid"] == before["pid"]
+    assert serving.service()["pid"] == before["pid"]
 
 
 def test_modes_swap_on_one_port_and_rollback_returns(machine: Machine) -> None:
@@ -91,10 +90,9 @@ def test_a_stopped_slot_stays_stopped_until_the_next_deploy(machine: Machine) ->
     assert machine.service()["health"] == "healthy"
 
 
-def test_a_dry_run_shows_the_steps_and_the_unit_and_touches_nothing(machine: Machine) -> None:
-    machine.deploy("tree")
-    before = sorted(path for path in machine.folder.rglob("*") if path.is_file())
-    planned = machine.deploy("linear", "--dry-run", "--json")
+def test_a_dry_run_shows_the_steps_and_the_unit_and_touches_nothing(serving: Machine) -> None:
+    before = sorted(path for path in serving.folder.rglob("*") if path.is_file())
+    planned = serving.deploy("linear", "--dry-run", "--json")
     assert planned.returncode == 0, planned.stderr
     plan = json.loads(planned.stdout)["plan"]
     actions = [step["action"] for step in plan["steps"]]
@@ -103,5 +101,5 @@ def test_a_dry_run_shows_the_steps_and_the_unit_and_touches_nothing(machine: Mac
     assert "-ExecStart=" in plan["unit_diff"]
     assert "+ExecStart=" in plan["unit_diff"]
     assert plan["back"] == 1
-    assert sorted(path for path in machine.folder.rglob("*") if path.is_file()) == before
-    assert machine.service()["mode"] == "tree"
+    assert sorted(path for path in serving.folder.rglob("*") if path.is_file()) == before
+    assert serving.service()["mode"] == "tree"
