@@ -34,12 +34,18 @@ HALF = {"x", "tail", "weight", "out", "q", "k", "v", "a", "b", "A_log", "dt_bias
 
 
 def shared_bytes(
-    kernel: Any, capability: int, constants: dict[str, Any], warps: int = 4, stages: int = 3
+    kernel: Any,
+    capability: int,
+    constants: dict[str, Any],
+    warps: int = 4,
+    stages: int = 3,
+    *,
+    floats: str = "bf16",
 ) -> int:
-    """Compile `kernel` with bfloat16 tensors; its shared memory."""
+    """Compile `kernel`, with activations and weights in `floats`; its shared memory."""
     names = kernel.arg_names
     types = {
-        name: POINTERS.get(name, "*bf16" if name in HALF else "i32")
+        name: POINTERS.get(name, f"*{floats}" if name in HALF else "i32")
         for name in names
         if name not in constants
     }
@@ -63,8 +69,11 @@ def main() -> None:
     capability = int(sys.argv[1])
     memory = int(sys.argv[2])
 
-    def show(name: str, kernel: Any, constants: dict[str, Any], *options: int) -> None:
-        print(name, shared_bytes(kernel, capability, constants, *options), flush=True)
+    def show(
+        name: str, kernel: Any, constants: dict[str, Any], *options: int, floats: str = "bf16"
+    ) -> None:
+        need = shared_bytes(kernel, capability, constants, *options, floats=floats)
+        print(name, need, flush=True)
 
     show("tree_conv", tree_conv._tree_conv, {"K": 4, "NODES": 4, "CHANNELS": 256})
     show(
@@ -73,11 +82,14 @@ def main() -> None:
         {"KEY_HEADS": 16, "KEY_DIM": 128, "K": 4, "NODES": 8, "DIM": 128},
     )
     show("gated_norm", gated_norm._gated_norm, {"ROWS": 8, "DIM": 128})
-    for nodes in (1, 65):
-        rows, tiles, values, warps = tree_gdn.choose_tiling(nodes, 128, "tf32")
+    for nodes, floats in ((1, "bf16"), (65, "bf16"), (65, "fp32")):
+        precision: tree_gdn.Precision = "tf32x3" if floats == "fp32" else "tf32"
+        rows, tiles, values, warps = tree_gdn.choose_tiling(nodes, 128, precision)
         sizes = {"GROUP": 3, "ROWS": rows, "TILES": tiles, "KEY": 128, "VALUE": values}
-        show(f"tree_gdn of {nodes}", tree_gdn._tree_gdn, {**sizes, "PRECISION": "tf32"}, warps)
-    # Two tiles need what one needs; small ones compile in less time.
+        constants = {**sizes, "PRECISION": precision}
+        name = f"tree_gdn of {nodes} in {floats}"
+        show(name, tree_gdn._tree_gdn, constants, warps, floats=floats)
+    # Small ones compile in less time.
     sizes = {"GROUP": 3, "ROWS": 16, "TILES": 2, "KEY": 16, "VALUE": 16}
     show("tree_gdn of two tiles", tree_gdn._tree_gdn, {**sizes, "PRECISION": "tf32x3"})
     show("state_commit", state_commit._state_commit, {"GROUP": 3, "KEY": 128, "VALUE": 32})
