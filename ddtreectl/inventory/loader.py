@@ -5,7 +5,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.comments import (
+    CommentedMap,
+    CommentedOrderedMap,
+    CommentedSeq,
+    CommentedSet,
+)
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.scalarbool import ScalarBoolean
@@ -30,6 +35,7 @@ def load(path: Path) -> Inventory:
 def parse(text: str, name: str) -> Inventory:
     """Check the inventory `text`; `name` is the file name that errors mention."""
     document = _document(text, name)
+    _refuse_tags(document, name)
     try:
         return Inventory.model_validate(_plain(document))
     except ValidationError as error:
@@ -77,11 +83,32 @@ def _document(text: str, name: str) -> CommentedMap:
         mark = error.problem_mark or error.context_mark
         at = f"{mark.line + 1}:{mark.column + 1}" if mark else "1:1"
         raise InventoryError(f"{name}:{at}: {error.problem or 'no YAML'}") from None
-    except (YAMLError, ValueError) as error:
+    except RecursionError:
+        raise InventoryError(f"{name}:1:1: nested too deeply") from None
+    except (YAMLError, ValueError, TypeError) as error:
         raise InventoryError(f"{name}:1:1: no YAML", cause=str(error)) from None
     if not isinstance(document, CommentedMap):
         raise InventoryError(f"{name}:1:1: the file holds no mapping with the key `hosts`")
     return document
+
+
+def _refuse_tags(node: object, name: str) -> None:
+    """Refuse values of a type that only a tag makes (`!!omap`, `!!set`, `!custom`)."""
+    tag = getattr(node, "tag", None)
+    if getattr(tag, "value", None) is not None or isinstance(
+        node, CommentedOrderedMap | CommentedSet
+    ):
+        at = getattr(node, "lc", None)
+        line, column = (
+            (at.line + 1, at.col + 1) if at is not None and at.line is not None else (1, 1)
+        )
+        raise InventoryError(f"{name}:{line}:{column}: tags such as `!!omap` have no place here")
+    if isinstance(node, CommentedMap):
+        for value in node.values():
+            _refuse_tags(value, name)
+    elif isinstance(node, CommentedSeq):
+        for value in node:
+            _refuse_tags(value, name)
 
 
 def _plain(node: object) -> object:

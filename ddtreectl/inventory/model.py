@@ -37,8 +37,8 @@ def _host_name(value: str) -> str:
 def _absolute(value: str) -> str:
     if not value.startswith("/") or value.rstrip("/") == "":
         raise ValueError(f"`{value}` is not an absolute path below `/`")
-    if any(ord(character) < 33 for character in value):
-        raise ValueError("the path holds a blank or a control character")
+    if " " in value or not value.isprintable():
+        raise ValueError("the path holds a blank or a character that cannot be printed")
     if ".." in value.split("/"):
         raise ValueError(f"`{value}` climbs with `..`")
     return value.rstrip("/")

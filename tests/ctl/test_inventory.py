@@ -21,6 +21,12 @@ def test_every_mistake_is_shown_where_it_is(path: Path) -> None:
     assert caught.value.message.splitlines() == [f"fleet.yaml:{line}" for line in expected]
 
 
+@pytest.mark.parametrize("text", ["hosts: " + "[" * 5000, "hosts: " + "{a: " * 5000])
+def test_what_is_nested_too_deeply_is_refused(text: str) -> None:
+    with pytest.raises(InventoryError, match="nested too deeply"):
+        parse(text, "fleet.yaml")
+
+
 def test_the_bundled_inventories_are_right() -> None:
     local = load(bundle.inventories() / "local.yaml")
     assert local.hosts["local"].slots["cpu0"].port == 30001
