@@ -1,5 +1,6 @@
 """Deploy, roll back, stop: lock, set right what was interrupted, plan, execute."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ddtreectl.apply.candidates import earlier_generation, facts_for, new_generation
@@ -7,7 +8,7 @@ from ddtreectl.apply.execute import Execution
 from ddtreectl.apply.lock import HostLock
 from ddtreectl.apply.session import Session
 from ddtreectl.apply.way_back import WayBack, candidate_of
-from ddtreectl.errors import RefusedError
+from ddtreectl.errors import DdtreectlError, RefusedError
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.inventory.select import Place
 from ddtreectl.inventory.service import ServiceSpec
@@ -131,7 +132,8 @@ class Deployment:
         except BaseException as error:
             with session.interrupts.shield():
                 failure = self._way_back.conclude(execution, error)
-                session.audit(f"{name}-failed", slot=plan.slot, reason=failure.message)
+                with suppress(DdtreectlError):  # of a host that is gone, `failure` tells more
+                    session.audit(f"{name}-failed", slot=plan.slot, reason=failure.message)
             raise failure from error
         session.audit(f"{name}-done", slot=plan.slot, generation=number)
         return Outcome(plan, applied=True, recovered=recovered)

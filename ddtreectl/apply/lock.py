@@ -10,13 +10,13 @@ import json
 import secrets
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from shlex import quote
 
 from ddtreectl.apply.interrupts import Interrupts
 from ddtreectl.apply.operator import Operator, now, start_ticks
-from ddtreectl.errors import DdtreectlError, LockedError
+from ddtreectl.errors import DdtreectlError, LockedError, UnreachableError
 from ddtreectl.facts.output import as_int, json_object
 from ddtreectl.facts.records import LockOwner, parse_lock
 from ddtreectl.hosts.protocol import Host, Result, check
@@ -72,9 +72,10 @@ class HostLock:
             with interrupts.shield():
                 self._ended.set()
                 renewal.join()
-                self._guarded(
-                    f"grep -q {self._token} {quote(self._path)} && rm -f {quote(self._path)}"
-                )
+                with suppress(UnreachableError):  # the lock of an owner who is gone gets stale
+                    self._guarded(
+                        f"grep -q {self._token} {quote(self._path)} && rm -f {quote(self._path)}"
+                    )
 
     def check(self) -> None:
         """Make sure that nobody has taken the lock over.

@@ -1,0 +1,231 @@
+"""Deploy, swap and roll back on a real systemd over real SSH; and what ends a swap in the middle.
+
+The tests share a host and hand it on as they found it: generation 1, mode tree, serves.
+"""
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fleet import engine_wheel
+from tests.fleet.lab.fleet import Fleet
+from tests.fleet.lab.topology import HostSpec
+from tests.fleet.lab.waiting import until
+from tests.fleet.operator import Operator
+
+pytestmark = pytest.mark.slow
+
+REVERT_AFTER = 20
+ROOT = Path("var/lib/ddtree")
+NEVER_READY = ["--model", "/srv/never-ready", "--drafter", "/srv/never-ready"]
+
+
+class Deployer(Operator):
+    """An operator of a host with one slot, who deploys the stand-in engine."""
+
+    def __init__(self, fleet: Fleet, folder: Path) -> None:
+        super().__init__(fleet, folder)
+        self.host = fleet.hosts["h1"]
+        self.write(
+            hosts=f"""hosts:
+  h1:
+    address: {self.host.address}
+    revert_after: {REVERT_AFTER}
+    slots:
+      gpu0: {{gpus: [0], port: 30000, service: {{start_timeout: 60, stop_timeout: 2}}}}
+"""
+        )
+        self.env["DDTREECTL_ENGINE_WHEEL"] = str(engine_wheel.build(folder))
+        self.set_option("ConnectTimeout", "2")
+        self.set_option("ServerAliveInterval", "1")
+
+    def deploy(self, mode: str, *words: str) -> "subprocess.CompletedProcess[str]":
+        return self.run("deploy", "h1", "--mode", mode, *words)
+
+    def begin_until(self, said: str, *words: str) -> "subprocess.Popen[str]":
+        """Begin a deploy, and return when it has reported a line with `said`."""
+        process = self.begin("deploy", "h1", *words)
+        assert process.stderr is not None
+        for line in process.stderr:
+            if said in line:
+                return process
+        raise AssertionError(f"the deploy ended before it said {said!r}")
+
+    def service(self) -> dict[str, object]:
+        """What status tells of the slot, or nothing while it has no service."""
+        services = json.loads(self.run("status", "--json").stdout)["services"]
+        return dict(services[0]) if services else {}
+
+    def facts(self) -> tuple[object, ...]:
+        service = self.service()
+        return tuple(service.get(key) for key in ("generation", "mode", "health"))
+
+    def reverting(self) -> bool:
+        """Whether a dead-man revert is armed on the host."""
+        return (self.host.root / "etc/systemd/system/ddtree-revert-gpu0.timer").exists()
+
+    def swapping(self) -> bool:
+        return (self.host.root / ROOT / "slots/gpu0/swap.json").exists()
+
+    def engines(self) -> list[str]:
+        """The processes of services on the host."""
+        return self.host.says("pgrep -af 'ddtree-engine [s]erve' || true").splitlines()
+
+    def assert_as_found(self) -> None:
+        assert self.facts() == (1, "tree", "healthy")
+        assert len(self.engines()) == 1
+        assert not self.reverting()
+        assert not self.swapping()
+        enabled = self.host.says("systemctl list-unit-files --state=enabled 'ddtree-*' --no-legend")
+        assert [line.split()[0] for line in enabled.splitlines()] == ["ddtree-gpu0-tree.service"]
+
+
+@pytest.fixture(scope="module")
+def deployers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployer]:
+    with Fleet.boot([HostSpec("h1", gpus=1, disk="16G")]) as fleet:
+        operator = Deployer(fleet, tmp_path_factory.mktemp("operator"))
+        first = operator.deploy("tree")
+        assert first.returncode == 0, first.stderr
+        operator.host.says(
+            "mkdir /srv/never-ready && cd /srv/never-ready && "
+            "echo '{}' >config.json && echo never-ready >faults"
+        )
+        yield operator
+        operator.close()
+
+
+@pytest.fixture
+def operator(deployers: Deployer) -> Iterator[Deployer]:
+    yield deployers
+    deployers.host.heal()
+    if deployers.facts() != (1, "tree", "healthy"):  # a test has failed; the next is not to
+        deployers.run("rollback", "h1", "--to", "1")
+
+
+def test_deployed_on_real_systemd(operator: Deployer) -> None:
+    operator.assert_as_found()
+    status = json.loads(operator.run("status", "--json").stdout)
+    (host,) = status["hosts"]
+    assert (host["supervisor"], host["restarts_services"]) == ("systemd", True)
+    (environment,) = (operator.host.root / ROOT / "environments").glob("engine-*/environment.json")
+    fingerprint = json.loads(environment.read_text())["fingerprint"]
+    assert fingerprint["packages"]["ddtree-engine"] == engine_wheel.VERSION
+    assert "ready: mode=tree" in operator.run("logs", "h1").stdout
+    again = operator.deploy("tree")
+    assert (again.returncode, "nothing to do" in again.stdout) == (0, True)
+    assert operator.host.says("ls -A /var/lib/ddtree/slots/gpu0") == "generations\nrevert.sh"
+
+
+def test_swap_and_roll_back(operator: Deployer) -> None:
+    before = operator.engines()
+    swapped = operator.deploy("linear")
+    assert swapped.returncode == 0, swapped.stderr
+    generation, mode, health = operator.facts()
+    assert (mode, health) == ("linear", "healthy")
+    assert generation != 1
+    assert "✓ disarm the dead-man revert" in swapped.stderr
+    back = operator.run("rollback", "h1")
+    assert back.returncode == 0, back.stderr
+    operator.assert_as_found()
+    assert operator.engines() != before
+
+
+def test_a_service_that_fails_is_seen_and_the_old_one_serves_again(operator: Deployer) -> None:
+    operator.host.says(
+        "mkdir -p /srv/exits && cd /srv/exits && echo '{}' >config.json && echo exit >faults"
+    )
+    failed = operator.deploy("linear", "--model", "/srv/exits", "--drafter", "/srv/exits")
+    assert failed.returncode == 6, failed.stderr
+    assert "generation 1 serves again" in failed.stderr
+    assert "error: the model does not fit" in failed.stderr.partition("journal of this run")[2]
+    operator.assert_as_found()
+
+
+def test_two_operators_at_once(operator: Deployer) -> None:
+    first = operator.begin_until("✓ start", "--mode", "linear", *NEVER_READY)
+    second = operator.deploy("shadow")
+    assert second.returncode == 5
+    assert f"pid {first.pid}" in second.stderr
+    first.terminate()
+    _, said = first.communicate(timeout=60)
+    assert first.returncode == 6, said
+    operator.assert_as_found()
+
+
+@pytest.mark.parametrize(
+    ("program", "match", "code"),
+    [
+        ("systemd-analyze", "verify", 4),
+        ("systemctl", "stop ddtree-gpu0-tree", 6),
+        ("systemctl", "start --no-block", 6),
+    ],
+)
+def test_a_connection_that_is_reset_in_the_middle_of_a_step(
+    operator: Deployer, program: str, match: str, code: int
+) -> None:
+    with operator.host.hold(program, match) as hold:
+        process = operator.begin("deploy", "h1", "--mode", "linear")
+        hold.reached()
+        operator.host.reset_connections()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == code, said
+    assert "was lost while" in said
+    operator.assert_as_found()
+
+
+def test_an_operator_who_is_killed_and_the_host_returns_by_itself(operator: Deployer) -> None:
+    """The new generation has the unit of the old one, so its file was overwritten."""
+    process = operator.begin_until("health 2/3", "--mode", "tree", *NEVER_READY)
+    assert operator.reverting()
+    process.kill()
+    process.wait()
+    assert operator.facts()[0] != 1
+    assert operator.run("status").returncode == 1
+    until(lambda: not operator.swapping(), "the host has returned", deadline=REVERT_AFTER + 30)
+    until(lambda: not operator.reverting(), "the revert is over")
+    operator.assert_as_found()
+    audit = (operator.host.root / ROOT / "audit.jsonl").read_text().splitlines()
+    assert any(json.loads(line)["event"] == "reverted" for line in audit)
+    assert operator.deploy("linear").returncode == 0  # without waiting for a lock
+    assert operator.run("rollback", "h1", "--to", "1").returncode == 0
+
+
+def test_a_link_that_is_cut_and_the_host_returns_by_itself(operator: Deployer) -> None:
+    host = operator.host
+    process = operator.begin_until("✓ start", "--mode", "linear", *NEVER_READY)
+    root = host.root
+    host.cut()
+    _, said = process.communicate(timeout=90)
+    assert process.returncode == 4, said
+    assert f"{REVERT_AFTER} s after it has last heard of this command" in said
+    swap = root / ROOT / "slots/gpu0/swap.json"
+    until(lambda: not swap.exists(), "the host has returned", deadline=REVERT_AFTER + 30)
+    host.heal()
+    until(lambda: not operator.reverting(), "the revert is over")
+    operator.assert_as_found()
+
+
+def test_a_reboot_in_the_middle(operator: Deployer) -> None:
+    """The operator is lost in the same moment, and the host comes up with the new unit file."""
+    process = operator.begin_until("✓ start", "--mode", "tree", *NEVER_READY)
+    process.kill()
+    operator.host.kill()
+    operator.host.start()
+    begun = time.monotonic()
+    assert operator.reverting()
+    done = operator.run("rollback", "h1")  # an operator who is quicker than the timer
+    assert time.monotonic() - begun < 60
+    assert done.returncode in {0, 5}, done.stderr
+    until(lambda: not operator.swapping(), "the host has returned", deadline=REVERT_AFTER + 30)
+    until(lambda: not operator.reverting(), "the revert is over")
+    operator.assert_as_found()
+
+
+def test_a_reboot_starts_what_served(operator: Deployer) -> None:
+    operator.host.reboot()
+    until(lambda: operator.facts() == (1, "tree", "healthy"), "it serves again")
+    operator.assert_as_found()
