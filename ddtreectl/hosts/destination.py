@@ -74,14 +74,17 @@ def resolve(asked: str, settings: SshSettings, user: str | None) -> Destination:
     """What `ssh` makes of the host `asked`, given the settings of the inventory.
 
     Raises:
-        UsageError: the configuration has mistakes, or there is no `ssh`.
+        UsageError: the configuration or `identity` cannot be read, or there is no `ssh`.
     """
     options = []
+    identity = Path(settings.identity).expanduser() if settings.identity else None
+    if identity is not None and not identity.exists():
+        raise UsageError(f"the identity {identity} is not there, which is to log in to `{asked}`")
     for flag, value in (
         ("-F", settings.config and str(Path(settings.config).expanduser())),
         ("-p", settings.port and str(settings.port)),
         ("-l", user),
-        ("-i", settings.identity and str(Path(settings.identity).expanduser())),
+        ("-i", identity and str(identity)),
         ("-J", settings.jump),
     ):
         options += [flag, value] if value else []
