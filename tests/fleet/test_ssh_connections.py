@@ -55,7 +55,7 @@ def test_a_frozen_host_is_told_from_one_that_is_gone(fleet: Fleet, operator: Ope
 
 
 def test_a_slow_link_is_no_failure(fleet: Fleet, operator: Operator) -> None:
-    fleet.hosts["h1"].slow(delay=0.2, jitter=0.05, loss=0.05)
+    fleet.hosts["h1"].slow(delay=0.1, jitter=0.03, loss=0.03)
     done = operator.run("status", "h1")
     assert done.returncode == 0, done.stdout
 
