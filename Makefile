@@ -26,8 +26,8 @@ setup: $(VENV)/.developing  ## Install both packages and the tools to work on th
 demo: $(VENV)/.installed  ## Deploy the bundled model to this machine and compare its modes.
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m ddtreectl demo
 
-test: setup  ## Run the whole test suite, with coverage.
-	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+test: setup  ## Run the test suite, with coverage; hosts apart: test-fleet.
+	$(BIN)/python -m pytest -m "not fleet" --cov --cov-report=term:skip-covered
 
 test-fast: setup  ## Run the tests that take seconds.
 	$(BIN)/python -m pytest -m "not slow and not e2e and not fleet"
