@@ -4,21 +4,16 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddtreectl import bundle
-from ddtreectl.apply.interrupts import Interrupts
-from ddtreectl.apply.operator import current
-from ddtreectl.apply.report import Report
-from ddtreectl.apply.session import Session
-from ddtreectl.cli.output import progress
 from ddtreectl.errors import UsageError
-from ddtreectl.hosts.connect import connect
-from ddtreectl.inventory.loader import load
-from ddtreectl.inventory.model import Inventory
-from ddtreectl.inventory.select import find_host
+
+if TYPE_CHECKING:
+    from ddtreectl.apply.session import Session
+    from ddtreectl.inventory.model import Inventory
 
 VARIABLE = "DDTREECTL_INVENTORY"
 DEFAULT = "local.yaml"
@@ -47,12 +42,16 @@ class Context:
         here = Path("inventories") / DEFAULT
         return here if here.is_file() else bundle.inventories() / DEFAULT
 
-    def inventory(self) -> Inventory:
+    def inventory(self) -> "Inventory":
         """The inventory."""
+        from ddtreectl.inventory.loader import load
+
         return load(self.path())
 
-    def host_name(self, inventory: Inventory, name: str | None) -> str:
+    def host_name(self, inventory: "Inventory", name: str | None) -> str:
         """The host that is named, or the only one."""
+        from ddtreectl.inventory.select import find_host
+
         if name:
             find_host(inventory, name)
             return name
@@ -63,9 +62,18 @@ class Context:
         )
 
     def session(
-        self, inventory: Inventory, name: str, say: Callable[[str], None] = progress
-    ) -> Session:
-        """A session with a host."""
+        self, inventory: "Inventory", name: str, say: Callable[[str], None] | None = None
+    ) -> "Session":
+        """A session with a host; `say` shows its progress, by default on stderr."""
+        from ddtreectl.apply.interrupts import Interrupts
+        from ddtreectl.apply.operator import current
+        from ddtreectl.apply.report import Report
+        from ddtreectl.apply.session import Session
+        from ddtreectl.cli.output import progress
+        from ddtreectl.hosts.connect import connect
+        from ddtreectl.inventory.select import find_host
+
+        say = say or progress
         entry = find_host(inventory, name)
         return Session(
             host=connect(name, entry, inventory.connection(entry)),

@@ -31,7 +31,7 @@ PROMPT_LINES = 8
 
 def demo(
     ctx: typer.Context,
-    host: Annotated[str, typer.Argument(metavar="[HOST]", help="The host.")] = "local",
+    host: Annotated[str, typer.Argument(metavar="HOST", help="The host.")] = "local",
     prompts: Annotated[
         int, typer.Option("--prompts", min=1, max=20, help="Held-out prompts to measure on.")
     ] = 4,

@@ -63,7 +63,7 @@ def deploy(
 def rollback(
     ctx: typer.Context,
     host: Annotated[
-        str | None, typer.Argument(metavar="[HOST]", help="A host; may be left out if only one.")
+        str | None, typer.Argument(metavar="HOST", help="A host; may be left out if only one.")
     ] = None,
     to: Annotated[
         int | None, typer.Option("--to", metavar="N", help="The generation to go back to.")

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ddtreectl.cli import output
+from ddtreectl.cli.commands import exiting
 from ddtreectl.cli.context import Json, context
 from ddtreectl.errors import ExitCode
 from ddtreectl.inventory.loader import load
@@ -15,7 +16,7 @@ from ddtreectl.inventory.model import Inventory
 def check(
     ctx: typer.Context,
     path: Annotated[
-        Path | None, typer.Argument(metavar="[PATH]", help="The file; the global one if left out.")
+        Path | None, typer.Argument(metavar="PATH", help="The file; the global one if left out.")
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -57,3 +58,14 @@ def schema() -> int:
     """Print the JSON schema of an inventory file."""
     output.document(Inventory.model_json_schema())
     return int(ExitCode.DONE)
+
+
+group = typer.Typer(
+    help="Look at the inventory.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+group.command("check")(exiting(check))
+group.command("schema")(exiting(schema))
+group.command("show")(exiting(show))

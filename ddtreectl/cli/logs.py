@@ -17,7 +17,7 @@ DEADLINE = 60.0
 def logs(
     ctx: typer.Context,
     host: Annotated[
-        str | None, typer.Argument(metavar="[HOST]", help="A host; may be left out if only one.")
+        str | None, typer.Argument(metavar="HOST", help="A host; may be left out if only one.")
     ] = None,
     lines: Annotated[
         int, typer.Option("--lines", "-n", min=1, max=100_000, help="How many lines.")

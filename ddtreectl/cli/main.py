@@ -2,27 +2,23 @@
 
 import os
 import sys
-import traceback
-from collections.abc import Callable
-from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, ParamSpec
+from typing import Annotated
 
 import typer
 
 from ddtreectl import __version__
 from ddtreectl.apply.interrupts import InterruptedByOperatorError
-from ddtreectl.cli import demo, deploy, inventory, logs, render, status, stop
+from ddtreectl.cli.commands import Commands
 from ddtreectl.cli.context import Context
-from ddtreectl.cli.output import error, stderr
 from ddtreectl.errors import MISTAKE, TRACEBACK, DdtreectlError, ExitCode, UsageError
-
-P = ParamSpec("P")
 
 app = typer.Typer(
     name="ddtreectl",
+    cls=Commands,
     help="Deploy, swap, watch and roll back speculative-decoding LLM services.",
+    rich_markup_mode=None,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -56,30 +52,6 @@ def options(
     ctx.obj = Context(inventory_path)
 
 
-def _exiting(command: Callable[P, int]) -> Callable[P, None]:
-    """A command whose return value is the exit code, in the form that typer wants."""
-
-    @wraps(command)
-    def run_command(*args: P.args, **kwargs: P.kwargs) -> None:
-        raise typer.Exit(command(*args, **kwargs))
-
-    return run_command
-
-
-app.command("deploy")(_exiting(deploy.deploy))
-app.command("status")(_exiting(status.status))
-app.command("rollback")(_exiting(deploy.rollback))
-app.command("stop")(_exiting(stop.stop))
-app.command("logs")(_exiting(logs.logs))
-app.command("demo")(_exiting(demo.demo))
-app.command("render")(_exiting(render.render))
-inventories = typer.Typer(help="Look at the inventory.", no_args_is_help=True)
-inventories.command("check")(_exiting(inventory.check))
-inventories.command("schema")(_exiting(inventory.schema))
-inventories.command("show")(_exiting(inventory.show))
-app.add_typer(inventories, name="inventory")
-
-
 def run(arguments: list[str]) -> int:
     """Run the command line `arguments`. Returns the exit code."""
     for stream in (sys.stdout, sys.stderr):
@@ -91,6 +63,8 @@ def run(arguments: list[str]) -> int:
     except DdtreectlError as failure:
         return _failed(failure, as_json="--json" in arguments)
     except (InterruptedByOperatorError, KeyboardInterrupt):
+        from ddtreectl.cli.output import stderr
+
         stderr().print("[bold red]error[/]: interrupted")
     except BrokenPipeError:
         _discard_output()  # the reader of a pipe has gone: nobody is left to tell
@@ -105,7 +79,11 @@ def run(arguments: list[str]) -> int:
 
 def _failed(failure: DdtreectlError, *, as_json: bool) -> int:
     """Tell the operator, who wants to know what to do and no traceback, unless it is asked for."""
+    from ddtreectl.cli.output import error
+
     if os.environ.get(TRACEBACK):
+        import traceback
+
         traceback.print_exception(failure)
     error(failure, as_json=as_json)
     return int(failure.exit_code)

@@ -20,7 +20,7 @@ FINE = {"healthy", "stopped", "starting", "draining"}
 def status(
     ctx: typer.Context,
     host: Annotated[
-        str | None, typer.Argument(metavar="[HOST]", help="A host; all of them if left out.")
+        str | None, typer.Argument(metavar="HOST", help="A host; all of them if left out.")
     ] = None,
     as_json: Json = False,
 ) -> int:

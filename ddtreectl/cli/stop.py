@@ -14,7 +14,7 @@ from ddtreectl.inventory.select import find_place
 def stop(
     ctx: typer.Context,
     host: Annotated[
-        str | None, typer.Argument(metavar="[HOST]", help="A host; may be left out if only one.")
+        str | None, typer.Argument(metavar="HOST", help="A host; may be left out if only one.")
     ] = None,
     slot: SlotName = None,
     gpu: Gpu = None,
