@@ -3,8 +3,20 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ddtreectl.facts import disk, gpu, http, paths, ports, processes, python, records, systemd
+from ddtreectl.facts import (
+    disk,
+    driver,
+    gpu,
+    http,
+    paths,
+    ports,
+    processes,
+    python,
+    records,
+    systemd,
+)
 from ddtreectl.facts.disk import Disk
+from ddtreectl.facts.driver import Driver
 from ddtreectl.facts.gpu import Gpus
 from ddtreectl.facts.http import Answer
 from ddtreectl.facts.output import Output
@@ -17,7 +29,7 @@ from ddtreectl.facts.systemd import Unit
 from ddtreectl.inventory.layout import Layout, slot_units
 
 HTTP_TIMEOUT = 3.0
-MAY_HANG = {"gpus", "answers"}
+MAY_HANG = {"driver", "gpus", "answers"}
 """Sections whose silence is itself a fact: a driver that hangs, a service that does not answer."""
 
 
@@ -59,6 +71,7 @@ class HostFacts:
         without_systemd: whether units can run here where no systemd does.
         python: the interpreter that environments are made from.
         disk: free space by path.
+        driver: the driver of the GPUs, as the kernel knows it.
         gpus: the GPUs.
         listeners: who listens on which port.
         processes: by pid.
@@ -75,6 +88,7 @@ class HostFacts:
     without_systemd: bool = False
     python: Python | None = None
     disk: Mapping[str, Disk] = field(default_factory=dict)
+    driver: Driver = field(default_factory=Driver)
     gpus: Gpus = field(default_factory=lambda: Gpus("absent"))
     listeners: Sequence[Listener] = ()
     processes: Mapping[int, Process] = field(default_factory=dict)
@@ -134,6 +148,7 @@ def sections(scope: Scope) -> dict[str, Section]:
         "unit_files": Section(paths.units_command(units)),
         "python": Section(python.command(scope.python)),
         "disk": Section(disk.command([layout.root, layout.environments, layout.unit_dir])),
+        "driver": Section(driver.command(), driver.SMI_TIMEOUT + 2.0),
         "gpus": Section(gpu.command(), 10.0),
         "ports": Section(ports.command()),
         "processes": Section(processes.command(scope.python), 10.0),
@@ -160,6 +175,7 @@ def parse(outputs: Mapping[str, Output], scope: Scope, asked: Iterable[str]) -> 
         without_systemd=scope.show_otherwise is not None,
         python=python.parse(said("python")),
         disk=disk.parse(said("disk")),
+        driver=driver.parse(said("driver")),
         gpus=gpu.parse(said("gpus")),
         listeners=ports.parse(said("ports")),
         processes=processes.parse(said("processes")),

@@ -34,6 +34,15 @@ class Python:
     abi: str
     has_venv: bool
 
+    @property
+    def glibc(self) -> tuple[int, int] | None:
+        """The version of the C library; None where it is not glibc."""
+        name, _, version = self.abi.rpartition(" ")
+        major, _, minor = version.partition(".")
+        if not name.endswith(" glibc") or not (major.isdecimal() and minor.isdecimal()):
+            return None
+        return int(major), int(minor)
+
 
 def command(python: str) -> str:
     """Ask the interpreter `python` what it is."""

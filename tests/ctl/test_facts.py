@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 
 from ddtreectl.facts import (
     disk,
+    driver,
     gpu,
     host,
     http,
@@ -58,6 +59,7 @@ def parse_records(output: Output) -> dict[str, object]:
 
 PARSERS: dict[str, Callable[[Output], Any]] = {
     "disk": disk.parse,
+    "driver": driver.parse,
     "gpu": gpu.parse,
     "http": http.parse,
     "ports": ports.parse,
