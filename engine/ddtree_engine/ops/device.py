@@ -26,11 +26,14 @@ def triton_installed() -> bool:
     return find_spec("triton") is not None
 
 
+def on_gpu(*tensors: Tensor) -> bool:
+    """Whether a kernel can take these tensors, whatever their dtype: all are on a GPU."""
+    return triton_installed() and all(tensor.is_cuda for tensor in tensors)
+
+
 def runs_kernel(*tensors: Tensor) -> bool:
     """Whether a kernel can take these tensors: all on one GPU, in a dtype that kernels read."""
-    return triton_installed() and all(
-        tensor.is_cuda and tensor.dtype in KERNEL_DTYPES for tensor in tensors
-    )
+    return on_gpu(*tensors) and all(tensor.dtype in KERNEL_DTYPES for tensor in tensors)
 
 
 @cache
