@@ -14,16 +14,20 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from ddtree_engine.ops import split_kv
+from ddtree_engine.ops.draft_trees import kernel as draft_trees
 from ddtree_engine.ops.gated_norm import kernel as gated_norm
 from ddtree_engine.ops.gdn_inputs import kernel as gdn_inputs
 from ddtree_engine.ops.state_commit import kernel as state_commit
 from ddtree_engine.ops.topk_logprob import kernel as topk_logprob
 from ddtree_engine.ops.tree_conv import kernel as tree_conv
 from ddtree_engine.ops.tree_gdn import kernel as tree_gdn
+from ddtree_engine.ops.tree_walk import kernel as tree_walk
 
 POINTERS = {
     **dict.fromkeys(["g", "beta", "state", "partial", "log_sums", "largest", "total"], "*fp32"),
     **dict.fromkeys(["taps", "lengths", "path_lengths", "best", "ids"], "*i64"),
+    **dict.fromkeys(["choices", "tokens", "parents", "depths", "sizes", "path", "bonus"], "*i64"),
+    **dict.fromkeys(["anchors", "budgets", "widths"], "*i64"),
     **dict.fromkeys(["scale", "eps"], "fp32"),
     "log_probs": "*fp32",
     "ancestors": "*i1",
@@ -102,6 +106,9 @@ def main() -> None:
         sizes = {"GROUP": group, "ROWS": rows, "COLUMNS": columns, "DIM": dim}
         masks = {"WINDOW": window, "OWN": own, "PRECISION": "tf32x3"}
         show(f"attend {dim} {own}", split_kv._attend, {**sizes, **masks}, warps, stages)
+    show("tree_walk", tree_walk._tree_walk, {"DEPTH": 15, "NODES": 256}, 1)
+    show("search", draft_trees._search, {"SLOTS": 256}, 1)
+    show("lay_out", draft_trees._lay_out, {"TAPS": 4, "NODES": 16, "COLUMNS": 256}, 2)
     show("merge of attend", split_kv._merge, {"GROUP": 6, "PIECES": 16, "DIM": 256})
 
 

@@ -22,6 +22,8 @@ from ddtree_engine.ops.tree_build.shape import TreeShape
 from ddtree_engine.tree import MAX_DEPTH
 
 _KEY_BITS = 62
+_NO_PREFIX = -(2**63)
+"""Below every score: that of a rank which a request does not look at, and of what extends it."""
 
 
 class _Prefixes(NamedTuple):
@@ -34,13 +36,14 @@ class _Prefixes(NamedTuple):
     keys: Tensor  # [B, n, words], the whole rank tuple: words compare from the first to the last
 
 
-def tree_build(scores: Tensor, budget: int) -> TreeShape:
+def tree_build(scores: Tensor, budget: int, widths: Tensor | None = None) -> TreeShape:
     """Build the tree of the `budget` best prefixes of each request.
 
     Args:
         scores: [B, L, K] int64 fixed-point log-probabilities of the candidates of each depth, at
             most 0 and falling along K (see `ddtree_engine.tree.fixed_point`).
         budget: nodes besides the root.
+        widths: [B] candidates a depth that each request looks at; all by default.
 
     Raises:
         ValueError: a negative budget, or L above `MAX_DEPTH`, where sums could leave 64 bits.
@@ -49,7 +52,7 @@ def tree_build(scores: Tensor, budget: int) -> TreeShape:
         raise ValueError(f"a budget is 0 or more, got {budget}")
     if scores.shape[1] > MAX_DEPTH:
         raise ValueError(f"a tree is at most {MAX_DEPTH} deep, got {scores.shape[1]}")
-    levels = _levels(scores[:, :, :budget], budget)
+    levels = _levels(scores[:, :, :budget], budget, widths)
     kept = _Prefixes(*(torch.cat(columns, dim=1) for columns in zip(*levels, strict=True)))
 
     order = _lexicographic_order(kept.keys)
@@ -60,14 +63,18 @@ def tree_build(scores: Tensor, budget: int) -> TreeShape:
 
     order = order[:, : budget + 1]
     padding = (0, budget + 1 - order.shape[1])
-    parents = functional.pad(node_of.gather(1, kept.parent.gather(1, order)), padding)
+    none = kept.score.gather(1, order) == _NO_PREFIX
+    parents = node_of.gather(1, kept.parent.gather(1, order)).masked_fill(none, 0)
+    parents = functional.pad(parents, padding)
     parents[:, 0] = -1
-    depths = functional.pad(kept.depth.gather(1, order), padding, value=-1)
-    ranks = functional.pad(kept.rank.gather(1, order), padding)
-    return TreeShape(parents, depths, ranks)
+    depths = kept.depth.gather(1, order).masked_fill(none, -1)
+    ranks = kept.rank.gather(1, order).masked_fill(none, 0)
+    return TreeShape(
+        parents, functional.pad(depths, padding, value=-1), functional.pad(ranks, padding)
+    )
 
 
-def _levels(scores: Tensor, budget: int) -> list[_Prefixes]:
+def _levels(scores: Tensor, budget: int, widths: Tensor | None) -> list[_Prefixes]:
     """Return the `budget` best prefixes of each depth, in lexicographic order; the root first."""
     batch, depth_limit, width = scores.shape
     digit_bits = max((width - 1).bit_length(), 1)
@@ -79,8 +86,14 @@ def _levels(scores: Tensor, budget: int) -> list[_Prefixes]:
     if width == 0:
         return levels
     start = 0
+    unseen = torch.zeros((), dtype=torch.bool, device=scores.device)
+    if widths is not None:
+        unseen = torch.arange(width, device=scores.device) >= widths[:, None, None]
     for depth in range(1, depth_limit + 1):
-        candidates = (level.score[:, :, None] + scores[:, depth - 1, None, :]).flatten(1)
+        grown = level.score[:, :, None]
+        none = unseen | (grown == _NO_PREFIX)
+        grown = grown.masked_fill(grown == _NO_PREFIX, 0) + scores[:, depth - 1, None, :]
+        candidates = grown.masked_fill(none, _NO_PREFIX).flatten(1)
         best = candidates.sort(dim=1, descending=True, stable=True).indices[:, :budget]
         best = best.sort(dim=1).values
         parent, rank = best // width, best % width

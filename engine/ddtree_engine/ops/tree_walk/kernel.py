@@ -16,7 +16,7 @@ def _tree_walk(
     tokens,
     parents,
     sizes,
-    nodes,
+    path,
     lengths,
     bonus,
     size,
@@ -36,14 +36,14 @@ def _tree_walk(
     node = 0
     going = 1
     length = 1
-    tl.store(nodes + b * (DEPTH + 1), 0)
+    tl.store(path + b * (DEPTH + 1), 0)
     for step in tl.static_range(1, DEPTH + 1):
         wanted = tl.sum(tl.where(index == node, choice, 0), axis=0)
         child = tl.max(tl.where(real & (parent == node) & (token == wanted), index, 0), axis=0)
         going = tl.where(child > 0, going, 0)
         node = tl.where(going > 0, child, node)
         length += going
-        tl.store(nodes + b * (DEPTH + 1) + step, tl.where(going > 0, child, 0))
+        tl.store(path + b * (DEPTH + 1) + step, tl.where(going > 0, child, 0))
     tl.store(lengths + b, length)
     tl.store(bonus + b, tl.sum(tl.where(index == node, choice, 0), axis=0))
 
@@ -54,7 +54,7 @@ def tree_walk(
     """See `naive.tree_walk`. The last dimension of each tensor is contiguous."""
     B, N = tokens.shape
     device = tokens.device
-    nodes = torch.empty(B, depth + 1, dtype=torch.int64, device=device)
+    path = torch.empty(B, depth + 1, dtype=torch.int64, device=device)
     lengths = torch.empty(B, dtype=torch.int64, device=device)
     bonus = torch.empty_like(lengths)
     size = max(32, triton.next_power_of_2(N))
@@ -63,7 +63,7 @@ def tree_walk(
         tokens,
         parents,
         sizes,
-        nodes,
+        path,
         lengths,
         bonus,
         N,
@@ -74,4 +74,4 @@ def tree_walk(
         NODES=size,
         num_warps=max(1, size // 256),
     )
-    return Walk(nodes, lengths, bonus)
+    return Walk(path, lengths, bonus)
