@@ -24,11 +24,10 @@ def draft_trees(
 ) -> DraftTrees:
     """See `naive.draft_trees`. Nothing waits for the device."""
     tensors = (anchors, log_probs, ids, budgets, widths)
-    sizes = {"budget": budget, "conv_kernel": conv_kernel}
     if on_gpu(*tensors):
         from ddtree_engine.ops.draft_trees import kernel
 
         if kernel.supports(log_probs, ids, budget):
             with torch.cuda.device(log_probs.device):
-                return kernel.draft_trees(*tensors, **sizes)
-    return vectorized.draft_trees(*tensors, **sizes)
+                return kernel.draft_trees(*tensors, budget=budget, conv_kernel=conv_kernel)
+    return vectorized.draft_trees(*tensors, budget=budget, conv_kernel=conv_kernel)

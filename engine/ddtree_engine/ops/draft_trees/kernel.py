@@ -81,15 +81,14 @@ def _search(
     tl.store(parents, -1)
     tl.store(depths, 0)
 
-    slot = tl.arange(0, SLOTS)
-    slots = slot.to(tl.int64)
+    slots = tl.arange(0, SLOTS).to(tl.int64)
     # The one entry at the start: rank 0 at depth 1, below the root.
     score = tl.full([SLOTS], _NONE, tl.int64)
     place = tl.zeros([SLOTS], tl.int64)
     below = (slots * 0 + 1) << _RANK_BITS  # parent, depth and rank
     if depth_limit > 0:
-        score = tl.where(slot == 0, _score(tl.load(log_probs)), score)
-    node = 1
+        score = tl.where(slots == 0, _score(tl.load(log_probs)), score)
+    node = tl.full((), 1, tl.int64)
     best = tl.max(score, axis=0)
     while (node <= wanted) & (best != _NONE):
         packed = (((place << _NODE_BITS) | slots) << _BELOW_BITS) | below
@@ -113,14 +112,14 @@ def _search(
         sibling = tl.where(has_sibling, best - here + next_to, _NONE)
         child = tl.where(has_child, best + under, _NONE)
         place += tl.where(place > front, 1, 0)
-        is_taken, is_new = slots == taken, slot == node
+        is_taken, is_new = slots == taken, slots == node
         score = tl.where(is_taken, sibling, tl.where(is_new, child, score))
         place = tl.where(is_taken, front + 1, tl.where(is_new, front, place))
-        above = ((node.to(tl.int64) << _DEPTH_BITS) | (depth + 1)) << _RANK_BITS
+        above = ((node << _DEPTH_BITS) | (depth + 1)) << _RANK_BITS
         below = tl.where(is_taken, below + 1, tl.where(is_new, above, below))
         node += 1
         best = tl.max(score, axis=0)
-    tl.store(sizes + b, node.to(tl.int64))
+    tl.store(sizes + b, node)
     while node < size:
         tl.store(tokens + node, 0)
         tl.store(parents + node, 0)
