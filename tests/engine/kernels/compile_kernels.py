@@ -14,9 +14,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from ddtree_engine.ops import split_kv
+from ddtree_engine.ops.conv_commit import kernel as conv_commit
 from ddtree_engine.ops.draft_trees import kernel as draft_trees
 from ddtree_engine.ops.gated_norm import kernel as gated_norm
 from ddtree_engine.ops.gdn_inputs import kernel as gdn_inputs
+from ddtree_engine.ops.kv_commit import kernel as kv_commit
 from ddtree_engine.ops.state_commit import kernel as state_commit
 from ddtree_engine.ops.topk_logprob import kernel as topk_logprob
 from ddtree_engine.ops.tree_conv import kernel as tree_conv
@@ -27,14 +29,16 @@ POINTERS = {
     **dict.fromkeys(["g", "beta", "state", "partial", "log_sums", "largest", "total"], "*fp32"),
     **dict.fromkeys(["taps", "lengths", "path_lengths", "best", "ids"], "*i64"),
     **dict.fromkeys(["choices", "tokens", "parents", "depths", "sizes", "path", "bonus"], "*i64"),
-    **dict.fromkeys(["anchors", "budgets", "widths"], "*i64"),
+    **dict.fromkeys(["anchors", "budgets", "widths", "starts"], "*i64"),
     **dict.fromkeys(["scale", "eps"], "fp32"),
     "log_probs": "*fp32",
     "ancestors": "*i1",
 }
-HALF = {"x", "tail", "weight", "out", "q", "k", "v", "a", "b", "A_log", "dt_bias"} | {
-    *("k_context", "v_context", "logits", "gate")
-}
+HALF = (
+    {"x", "tail", "weight", "out", "q", "k", "v", "a", "b", "A_log", "dt_bias"}
+    | {*("k_context", "v_context", "logits", "gate", "inputs", "tails")}
+    | {*("keys", "values", "key_cache", "value_cache")}
+)
 
 
 def shared_bytes(
@@ -96,7 +100,13 @@ def main() -> None:
     # Small ones compile in less time.
     sizes = {"GROUP": 3, "ROWS": 16, "TILES": 2, "KEY": 16, "VALUE": 16}
     show("tree_gdn of two tiles", tree_gdn._tree_gdn, {**sizes, "PRECISION": "tf32x3"})
-    show("state_commit", state_commit._state_commit, {"GROUP": 3, "KEY": 128, "VALUE": 32})
+    show(
+        "state_commit",
+        state_commit._state_commit,
+        {"GROUP": 3, "KEY": 128, "VALUE": 32, "INDEXED": True},
+    )
+    show("kv_commit", kv_commit._kv_commit, {"SIZE": 1024})
+    show("conv_commit", conv_commit._conv_commit, {"TAIL": 3, "CHANNELS": 1024})
     show("topk_logprob", topk_logprob._best_of_piece, {"K": 16, "SIZE": 2048})
     show("merge of topk", topk_logprob._merge, {"K": 16, "PIECES": 128, "CANDIDATES": 2048})
     for dim, group, own, window in ((256, 6, 0, 0), (128, 4, 1, 2048), (128, 4, 2, 0)):

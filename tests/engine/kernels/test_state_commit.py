@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
 from ddtree_engine.norm import l2_normalize
-from ddtree_engine.ops.state_commit import naive
+from ddtree_engine.ops.state_commit import naive, vectorized
 
 L, B, D, HK, HV, DK, DV = 2, 2, 5, 1, 2, 12, 40
 
@@ -39,6 +40,22 @@ def test_replays_the_recurrence(device: torch.device) -> None:
     expected = state.cpu().double()
     naive.state_commit(*(tensor.cpu().double() for tensor in path), lengths.cpu(), expected)
     kernel.state_commit(*path, lengths, state)
+    torch.testing.assert_close(state.cpu().double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["vectorized", "kernel"])
+def test_takes_the_path_out_of_the_tree(form: str, device: torch.device) -> None:
+    from ddtree_engine.ops.state_commit import kernel
+
+    chosen = kernel if form == "kernel" else vectorized
+    tree, state = inputs(device)
+    nodes = torch.tensor([[0, 2, 4], [0, 3, 0]], device=device)
+    lengths = torch.tensor([3, 2], device=device)
+    expected = state.cpu().double()
+    naive.state_commit(
+        *(tensor.cpu().double() for tensor in tree), lengths.cpu(), expected, nodes.cpu()
+    )
+    chosen.state_commit(*tree, lengths, state, nodes)
     torch.testing.assert_close(state.cpu().double(), expected, atol=1e-5, rtol=1e-5)
 
 

@@ -12,7 +12,13 @@ __all__ = ["state_commit"]
 
 
 def state_commit(
-    k: Tensor, v: Tensor, g: Tensor, beta: Tensor, path_lengths: Tensor, state: Tensor
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    path_lengths: Tensor,
+    state: Tensor,
+    nodes: Tensor | None = None,
 ) -> None:
     """See `naive.state_commit`."""
     if runs_kernel(k, v, g, beta, state):
@@ -20,6 +26,6 @@ def state_commit(
 
         if kernel.supports(k, v, g, beta, state):
             with torch.cuda.device(state.device):
-                kernel.state_commit(k, v, g, beta, path_lengths, state)
+                kernel.state_commit(k, v, g, beta, path_lengths, state, nodes)
             return
-    vectorized.state_commit(k, v, g, beta, path_lengths, state)
+    vectorized.state_commit(k, v, g, beta, path_lengths, state, nodes)

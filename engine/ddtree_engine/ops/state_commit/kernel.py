@@ -15,17 +15,21 @@ VALUES = 32
 WARPS = 4
 
 
-@triton.jit(do_not_specialize=["requests", "g_layer", "g_batch", "beta_layer", "beta_batch"])
+@triton.jit(
+    do_not_specialize=["requests", "nodes_row", "g_layer", "g_batch", "beta_layer", "beta_batch"]
+)
 def _state_commit(
     k,
     v,
     g,
     beta,
+    path,
     path_lengths,
     state,
     requests,
     key_dim,
     value_dim,
+    nodes_row,
     k_layer,
     k_batch,
     k_step,
@@ -47,6 +51,7 @@ def _state_commit(
     GROUP: tl.constexpr,
     KEY: tl.constexpr,
     VALUE: tl.constexpr,
+    INDEXED: tl.constexpr,
 ):
     head = tl.program_id(1)
     layer = (tl.program_id(2) // requests).to(tl.int64)
@@ -63,13 +68,15 @@ def _state_commit(
     mask = some_key[:, None] & some_value[None, :]
     S = tl.load(where, mask=mask, other=0.0)
     for step in range(tl.load(path_lengths + b).to(tl.int32)):
-        key_row = tl.load(k + step * k_step + key, mask=some_key, other=0.0).to(tl.float32)
-        value_row = tl.load(v + step * v_step + value, mask=some_value, other=0.0).to(tl.float32)
-        decay = tl.exp(tl.load(g + step * g_step).to(tl.float32))
-        strength = tl.load(beta + step * beta_step).to(tl.float32)
-        S *= decay
-        delta = strength * (value_row - tl.sum(S * key_row[:, None], axis=0))
-        S += key_row[:, None] * delta[None, :]
+        node = step
+        if INDEXED:
+            node = tl.load(path + b * nodes_row + step).to(tl.int32)
+        key_row = tl.load(k + node * k_step + key, mask=some_key, other=0.0).to(tl.float32)
+        value_row = tl.load(v + node * v_step + value, mask=some_value, other=0.0).to(tl.float32)
+        decay = tl.exp(tl.load(g + node * g_step).to(tl.float32))
+        strength = tl.load(beta + node * beta_step).to(tl.float32)
+        delta = strength * (value_row - decay * tl.sum(S * key_row[:, None], axis=0))
+        S = S * decay + key_row[:, None] * delta[None, :]
     tl.store(where, S, mask=mask)
 
 
@@ -79,21 +86,33 @@ def supports(k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> bo
 
 
 def state_commit(
-    k: Tensor, v: Tensor, g: Tensor, beta: Tensor, path_lengths: Tensor, state: Tensor
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    path_lengths: Tensor,
+    state: Tensor,
+    nodes: Tensor | None = None,
+    *,
+    values: int = VALUES,
+    warps: int = WARPS,
 ) -> None:
-    """See `naive.state_commit`."""
+    """See `naive.state_commit`; `values` columns of a state a program, on `warps` warps."""
+    assert nodes is None or nodes.stride(1) == 1
     L, B, _, HV, dv = v.shape
     HK, dk = k.shape[3:]
-    _state_commit[(triton.cdiv(dv, VALUES), HV, L * B)](
+    _state_commit[(triton.cdiv(dv, values), HV, L * B)](
         k,
         v,
         g,
         beta,
+        path_lengths if nodes is None else nodes,
         path_lengths,
         state,
         B,
         dk,
         dv,
+        0 if nodes is None else nodes.stride(0),
         *k.stride()[:4],
         *v.stride()[:4],
         *g.stride()[:3],
@@ -101,6 +120,7 @@ def state_commit(
         *state.stride()[:4],
         GROUP=HV // HK,
         KEY=triton.next_power_of_2(dk),
-        VALUE=VALUES,
-        num_warps=WARPS,
+        VALUE=values,
+        INDEXED=nodes is not None,
+        num_warps=warps,
     )

@@ -7,9 +7,18 @@ from torch import Tensor
 
 
 def state_commit(
-    k: Tensor, v: Tensor, g: Tensor, beta: Tensor, path_lengths: Tensor, state: Tensor
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    path_lengths: Tensor,
+    state: Tensor,
+    nodes: Tensor | None = None,
 ) -> None:
     """See `naive.state_commit`."""
+    if nodes is not None:
+        request = torch.arange(len(nodes), device=nodes.device)[:, None]
+        k, v, g, beta = (tensor[:, request, nodes] for tensor in (k, v, g, beta))
     D = v.shape[2]
     repeat = v.shape[3] // k.shape[3]
     live = torch.arange(D, device=v.device) < path_lengths[:, None]  # [B, D]
