@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ddtree_engine.ops.add_norm import add_norm
+
 # As in the published gated delta net code: added to the sum of squares, inside the root.
 L2_EPS = 1e-6
 
@@ -25,6 +27,10 @@ class RMSNorm(nn.Module):
         if self.zero_centered:
             weight = 1.0 + weight
         return F.rms_norm(x.float(), weight.shape, weight, self.eps).to(x.dtype)
+
+    def add(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the normalised `x + residual` [B, N, H], and the sum itself."""
+        return add_norm(x, residual, self.weight, self.eps, zero_centered=self.zero_centered)
 
 
 def l2_normalize(x: Tensor) -> Tensor:

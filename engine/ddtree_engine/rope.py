@@ -1,4 +1,4 @@
-"""Rotary position embedding of the leading dimensions of a head, one half against the other."""
+"""Angles of the rotary position embedding."""
 
 from __future__ import annotations
 
@@ -25,14 +25,3 @@ class RotaryEmbedding:
         angles = positions[..., None].float() * self._frequencies
         angles = torch.cat([angles, angles], dim=-1)[:, :, None, :]
         return angles.cos(), angles.sin()
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the first `cos.shape[-1]` dimensions of `x` [B, N, heads, d]; the rest is kept."""
-    size = cos.shape[-1]
-    turned = x[..., :size]
-    first, second = turned.chunk(2, dim=-1)
-    turned = turned * cos + torch.cat([-second, first], dim=-1) * sin
-    if size == x.shape[-1]:
-        return turned.to(x.dtype)
-    return torch.cat([turned.to(x.dtype), x[..., size:]], dim=-1)

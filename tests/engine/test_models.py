@@ -146,8 +146,7 @@ def test_the_drafter_as_a_loop_over_visible_pairs(drafter: DrafterModel) -> None
         layer = drafter.layers[index]
         sliding = kind == "sliding_attention"
         normed = layer.input_layernorm(x)
-        q = layer.self_attn.queries(normed, rope)[0]
-        k, v = (part[0] for part in layer.self_attn.keys_values(normed, rope))
+        q, k, v = (part[0] for part in layer.self_attn.project(normed, rope))
         mixed = torch.zeros(1, M, config.num_heads, config.head_dim)
         for i in range(M):
             window = config.sliding_window if sliding else None

@@ -41,4 +41,5 @@ def load_drafter(folder: Path, *, device: torch.device, dtype: torch.dtype) -> D
     load_weights(
         model, folder, source_name=str, ignored=lambda _: False, device=device, dtype=dtype
     )
+    model.fuse()
     return model.eval()

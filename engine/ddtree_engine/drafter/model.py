@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from ddtree_engine.config import DrafterConfig
+from ddtree_engine.fused_linear import fuse, project
 from ddtree_engine.mlp import GatedMLP
 from ddtree_engine.norm import RMSNorm
 from ddtree_engine.ops.drafter_attention import drafter_attention
-from ddtree_engine.rope import RotaryEmbedding, rotate
+from ddtree_engine.ops.qk_norm_rope import qk_norm_rope
+from ddtree_engine.rope import RotaryEmbedding
 
 Rope = tuple[Tensor, Tensor]
 
@@ -35,21 +37,39 @@ class DrafterAttention(nn.Module):
         self.o_proj = nn.Linear(config.num_heads * d, H, bias=False)
         self.q_norm = RMSNorm(d, config.rms_norm_eps, zero_centered=False)
         self.k_norm = RMSNorm(d, config.rms_norm_eps, zero_centered=False)
+        self._qkv: Tensor | None = None
 
-    def queries(self, x: Tensor, rope: Rope) -> Tensor:
-        """Rotated queries [B, M, HQ, d] of `x` [B, M, H]."""
-        return rotate(self.q_norm(self.q_proj(x).unflatten(-1, (-1, self.head_dim))), *rope)
+    def fuse(self) -> None:
+        """Make one product of the three that take `x`; see `fused_linear.fuse`."""
+        self._qkv = fuse(self.q_proj, self.k_proj, self.v_proj)
+
+    def _heads(self, x: Tensor, rope: Rope, queries: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Split `x` [B, M, *] after so many channels of queries; norm and rotate."""
+        rest = (x.shape[-1] - queries) // 2
+        q, k, v = (
+            torch.unflatten(part, -1, (part.shape[-1] // self.head_dim, self.head_dim))
+            for part in torch.split(x, [queries, rest, rest], dim=-1)
+        )
+        norms = self.q_norm.weight, self.k_norm.weight
+        q, k = qk_norm_rope(q, k, *norms, *rope, self.k_norm.eps, zero_centered=False)
+        return q, k, v
+
+    def project(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries and keys, and values, [B, M, heads, d] each, of block rows."""
+        projected = project(x, self._qkv, self.q_proj, self.k_proj, self.v_proj)
+        return self._heads(projected, rope, self.q_proj.out_features)
 
     def keys_values(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
-        """Rotated keys and values [B, M, HKV, d] of block rows or of projected features."""
-        k = rotate(self.k_norm(self.k_proj(x).unflatten(-1, (-1, self.head_dim))), *rope)
-        return k, self.v_proj(x).unflatten(-1, (-1, self.head_dim))
+        """Rotated keys and values [B, M, HKV, d] of projected features."""
+        fused = None if self._qkv is None else self._qkv[self.q_proj.out_features :]
+        _, k, v = self._heads(project(x, fused, self.k_proj, self.v_proj), rope, queries=0)
+        return k, v
 
     def forward(self, x: Tensor, rope: Rope, context: Rope, lengths: Tensor) -> Tensor:
         """Attend from the block `x` [B, M, H] to `context` keys and values [B, T, HKV, d]."""
-        k, v = self.keys_values(x, rope)
+        q, k, v = self.project(x, rope)
         out = drafter_attention(
-            self.queries(x, rope),
+            q,
             *context,
             lengths,
             k,
@@ -89,6 +109,12 @@ class DrafterModel(nn.Module):
         self.norm = RMSNorm(H, eps, zero_centered=False)
         self.rope = RotaryEmbedding(config.head_dim, config.rope_theta)
 
+    def fuse(self) -> None:
+        """Make one product of the projections that share an input, in every layer."""
+        for layer in self.decoder_layers():
+            layer.self_attn.fuse()
+            layer.mlp.fuse()
+
     def block_tokens(self, anchors: Tensor) -> Tensor:
         """Token ids [B, block] of the block at each anchor [B]: the anchor, then masks."""
         block = anchors.new_full(
@@ -124,14 +150,15 @@ class DrafterModel(nn.Module):
         """
         offsets = torch.arange(block.shape[1], device=block.device)
         rope = self.rope(lengths[:, None] + offsets)
-        x = block
+        out: Tensor = block
+        stream: Tensor | None = None
         for index, layer in enumerate(self.decoder_layers()):
-            x = x + layer.self_attn(
-                layer.input_layernorm(x), rope, (keys[index], values[index]), lengths
-            )
-            x = x + layer.mlp(layer.post_attention_layernorm(x))
-        drafted: Tensor = self.norm(x[:, 1:])
-        return drafted
+            normed, stream = layer.input_layernorm.add(out, stream)
+            out = layer.self_attn(normed, rope, (keys[index], values[index]), lengths)
+            normed, stream = layer.post_attention_layernorm.add(out, stream)
+            out = layer.mlp(normed)
+        drafted, _ = self.norm.add(out, stream)
+        return drafted[:, 1:]
 
     def decoder_layers(self) -> list[DrafterLayer]:
         """The layers in order, with their type."""

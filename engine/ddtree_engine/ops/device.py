@@ -32,7 +32,12 @@ def on_gpu(*tensors: Tensor) -> bool:
 
 
 def runs_kernel(*tensors: Tensor) -> bool:
-    """Whether a kernel can take these tensors: all on one GPU, in a dtype that kernels read."""
+    """Whether a kernel can take these tensors: all on one GPU, in a dtype that kernels read.
+
+    Kernels have no gradients, so what is trained goes through PyTorch.
+    """
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return False
     return on_gpu(*tensors) and all(tensor.dtype in KERNEL_DTYPES for tensor in tensors)
 
 

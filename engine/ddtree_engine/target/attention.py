@@ -8,9 +8,11 @@ from torch.nn import functional as F
 
 from ddtree_engine.cache import Stash
 from ddtree_engine.config import TargetConfig
+from ddtree_engine.fused_linear import fuse, project
 from ddtree_engine.norm import RMSNorm
+from ddtree_engine.ops.qk_norm_rope import qk_norm_rope
+from ddtree_engine.ops.sigmoid_gate import sigmoid_gate
 from ddtree_engine.ops.tree_attention import tree_attention
-from ddtree_engine.rope import rotate
 
 
 class Attention(nn.Module):
@@ -23,7 +25,8 @@ class Attention(nn.Module):
     def __init__(self, config: TargetConfig) -> None:
         super().__init__()
         H, d = config.hidden_size, config.head_dim
-        self.num_heads, self.head_dim = config.num_heads, d
+        self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
+        self.head_dim = d
         self.gated = config.attention_gate
         self.q_proj = nn.Linear(H, config.num_heads * d * (2 if self.gated else 1), bias=False)
         self.k_proj = nn.Linear(H, config.num_kv_heads * d, bias=False)
@@ -32,24 +35,42 @@ class Attention(nn.Module):
         zero_centered = config.zero_centered_norm
         self.q_norm = RMSNorm(d, config.rms_norm_eps, zero_centered=zero_centered)
         self.k_norm = RMSNorm(d, config.rms_norm_eps, zero_centered=zero_centered)
+        self._qkv: Tensor | None = None
+
+    def fuse(self) -> None:
+        """Make one product of the three that take `x`; see `fused_linear.fuse`."""
+        self._qkv = fuse(self.q_proj, self.k_proj, self.v_proj)
 
     def project(
         self, x: Tensor, rope: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Return rotated queries and keys, values, and the gate: [B, N, heads, d] each."""
-        B, N, _ = x.shape
-        query, gate = self.q_proj(x).view(B, N, self.num_heads, -1), None
+        layers = (self.q_proj, self.k_proj, self.v_proj)
+        parts = torch.split(
+            project(x, self._qkv, *layers), [one.out_features for one in layers], dim=-1
+        )
+        heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
+        query, key, value = (
+            torch.unflatten(part, -1, (count, -1)) for part, count in zip(parts, heads, strict=True)
+        )
+        gate = None
         if self.gated:
             query, gate = query.chunk(2, dim=-1)
-        q = rotate(self.q_norm(query), *rope)
-        k = rotate(self.k_norm(self.k_proj(x).view(B, N, -1, self.head_dim)), *rope)
-        v = self.v_proj(x).view(B, N, -1, self.head_dim)
-        return q, k, v, gate
+        q, k = qk_norm_rope(
+            query,
+            key,
+            self.q_norm.weight,
+            self.k_norm.weight,
+            *rope,
+            self.q_norm.eps,
+            zero_centered=self.q_norm.zero_centered,
+        )
+        return q, k, value, gate
 
     def finish(self, out: Tensor, gate: Tensor | None) -> Tensor:
         """Gate and project the heads' outputs [B, N, HQ, d] to [B, N, H]."""
         if gate is not None:
-            out = out * torch.sigmoid(gate)
+            out = sigmoid_gate(out, gate)
         result: Tensor = self.o_proj(out.flatten(2))
         return result
 

@@ -8,9 +8,11 @@ from torch.nn import functional as F
 
 from ddtree_engine.cache import Stash
 from ddtree_engine.config import LinearAttentionConfig
-from ddtree_engine.norm import RMSNorm, l2_normalize
+from ddtree_engine.fused_linear import fuse, project
+from ddtree_engine.norm import L2_EPS, RMSNorm, l2_normalize
 from ddtree_engine.ops.chunk_gdn import chunk_gdn
-from ddtree_engine.ops.tree_conv import tree_conv
+from ddtree_engine.ops.gated_norm import gated_norm
+from ddtree_engine.ops.gdn_inputs import gdn_inputs
 from ddtree_engine.ops.tree_gdn import tree_gdn
 
 
@@ -33,6 +35,15 @@ class GatedDeltaNet(nn.Module):
         self.dt_bias = nn.Parameter(torch.ones(heads))
         self.norm = RMSNorm(linear.value_head_dim, eps, zero_centered=False)
         self.out_proj = nn.Linear(linear.value_dim, hidden_size, bias=False)
+        self._qkvzba: Tensor | None = None
+
+    def fuse(self) -> None:
+        """Make one product of the four that take `x`; see `fused_linear.fuse`."""
+        self._qkvzba = fuse(*self._projections)
+
+    @property
+    def _projections(self) -> tuple[nn.Linear, ...]:
+        return self.in_proj_qkv, self.in_proj_z, self.in_proj_b, self.in_proj_a
 
     def split_heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys (both l2-normalised, queries scaled) and values of `mixed` [B, N, C]."""
@@ -66,15 +77,34 @@ class GatedDeltaNet(nn.Module):
         stash: Stash,
     ) -> Tensor:
         """Outputs at tree nodes `x` [B, N, H]; the committed `tail` and `state` are only read."""
-        inputs = self.in_proj_qkv(x)
-        q, k, v = self.split_heads(tree_conv(inputs, tail, taps, self.conv1d.weight[:, 0]))
-        g, beta = self.gates(x, k.dtype)
+        linear = self.linear
+        sizes = [one.out_features for one in self._projections]
+        projected = project(x, self._qkvzba, *self._projections)
+        inputs, z, b, a = torch.split(projected, sizes, dim=-1)
+        q, k, v, g, beta = gdn_inputs(
+            inputs,
+            tail,
+            taps,
+            self.conv1d.weight[:, 0],
+            a,
+            b,
+            self.A_log,
+            self.dt_bias,
+            key_heads=linear.num_key_heads,
+            key_dim=linear.key_head_dim,
+            eps=L2_EPS,
+        )
         stash.conv_inputs.append(inputs)
         stash.keys.append(k)
         stash.values.append(v)
         stash.log_decays.append(g)
         stash.strengths.append(beta)
-        return self.finish(tree_gdn(q, k, v, g, beta, state, ancestors), x)
+        out = tree_gdn(q, k, v, g, beta, state, ancestors)
+        gated = gated_norm(
+            out, torch.unflatten(z, -1, out.shape[2:]), self.norm.weight, self.norm.eps
+        )
+        result: Tensor = self.out_proj(gated.flatten(2))
+        return result
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs over whole sequences `x` [B, T, H], from an empty state."""

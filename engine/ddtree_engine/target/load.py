@@ -71,4 +71,5 @@ def load_target(folder: Path, *, device: torch.device, dtype: torch.dtype) -> Ta
         dtype=dtype,
         keep_float32=FLOAT32_PARAMETERS,
     )
+    model.fuse()
     return model.eval()

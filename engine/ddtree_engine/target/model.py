@@ -70,6 +70,14 @@ class TargetModel(nn.Module):
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.rope = RotaryEmbedding(config.rotary_dim, config.rope_theta)
 
+    def fuse(self) -> None:
+        """Make one product of the projections that share an input, in every layer."""
+        for layer in self.layers:
+            assert isinstance(layer, DecoderLayer)
+            for part in (layer.self_attn, layer.linear_attn, layer.mlp):
+                if part is not None:
+                    part.fuse()
+
     @property
     def conv_kernel(self) -> int:
         """Taps of the causal convolution; 1 where the model has none."""
@@ -91,6 +99,8 @@ class TargetModel(nn.Module):
         cache: TargetCache,
         rows: slice,
         feature_layers: Sequence[int] = (),
+        *,
+        lengths: Tensor | None = None,
     ) -> Verification:
         """Run every node of every tree, each after its own ancestors; `cache` is only read.
 
@@ -99,26 +109,29 @@ class TargetModel(nn.Module):
             cache: holds the committed tokens of
             rows: B consecutive cache rows, one a tree.
             feature_layers: layers whose residual stream the drafter wants.
+            lengths: [B] int64, committed tokens of each row, where only the device knows them: no
+                shape then depends on them. None takes what `cache` says.
         """
-        device = batch.tokens.device
-        committed = cache.lengths[rows]
-        lengths = torch.tensor(committed, device=device)
-        T = max(committed)
+        T = cache.max_length
+        if lengths is None:
+            T = max(cache.lengths[rows])
+            lengths = torch.tensor(cache.lengths[rows], device=batch.tokens.device)
         rope = self.rope(lengths[:, None] + batch.depths)
         stash, features = Stash(), dict[int, Tensor]()
-        x = self.embed(batch.tokens)
+        out = self.embed(batch.tokens)
+        stream: Tensor | None = None
         recurrent = full = 0
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, DecoderLayer)
-            normed = layer.input_layernorm(x)
+            normed, stream = layer.input_layernorm.add(out, stream)
+            if index - 1 in feature_layers:
+                features[index - 1] = stream
             if layer.self_attn is not None:
                 prefix = (cache.keys[full, rows, :T], cache.values[full, rows, :T])
-                x = x + layer.self_attn.verify(
-                    normed, rope, prefix, lengths, batch.ancestors, stash
-                )
+                out = layer.self_attn.verify(normed, rope, prefix, lengths, batch.ancestors, stash)
                 full += 1
             elif layer.linear_attn is not None:
-                x = x + layer.linear_attn.verify(
+                out = layer.linear_attn.verify(
                     normed,
                     cache.tails[recurrent, rows],
                     cache.states[recurrent, rows],
@@ -127,11 +140,13 @@ class TargetModel(nn.Module):
                     stash,
                 )
                 recurrent += 1
-            x = x + layer.mlp(layer.post_attention_layernorm(x))
-            if index in feature_layers:
-                features[index] = x
+            normed, stream = layer.post_attention_layernorm.add(out, stream)
+            out = layer.mlp(normed)
+        hidden, stream = self.norm.add(out, stream)
+        if len(self.layers) - 1 in feature_layers:
+            features[len(self.layers) - 1] = stream
         return Verification(
-            hidden=self.norm(x),
+            hidden=hidden,
             features=_side_by_side(features, feature_layers),
             stash=stash,
         )

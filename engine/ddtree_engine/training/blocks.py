@@ -97,8 +97,7 @@ def forward_blocks(
             oldest = anchors[:, :, None] + offset - (part.window - 1)
             visible = before & (positions >= oldest[..., None])
         normed = layer.input_layernorm(x)
-        k, v = part.keys_values(normed, rope)
-        q = part.queries(normed, rope)
+        q, k, v = part.project(normed, rope)
         out = attention(
             q.view(B, A, M, *q.shape[2:]),
             keys[index],

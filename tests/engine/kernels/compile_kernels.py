@@ -14,11 +14,15 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from ddtree_engine.ops import split_kv
+from ddtree_engine.ops.add_norm import kernel as add_norm
 from ddtree_engine.ops.conv_commit import kernel as conv_commit
 from ddtree_engine.ops.draft_trees import kernel as draft_trees
 from ddtree_engine.ops.gated_norm import kernel as gated_norm
 from ddtree_engine.ops.gdn_inputs import kernel as gdn_inputs
 from ddtree_engine.ops.kv_commit import kernel as kv_commit
+from ddtree_engine.ops.qk_norm_rope import kernel as qk_norm_rope
+from ddtree_engine.ops.sigmoid_gate import kernel as sigmoid_gate
+from ddtree_engine.ops.silu_mul import kernel as silu_mul
 from ddtree_engine.ops.state_commit import kernel as state_commit
 from ddtree_engine.ops.topk_logprob import kernel as topk_logprob
 from ddtree_engine.ops.tree_conv import kernel as tree_conv
@@ -27,12 +31,17 @@ from ddtree_engine.ops.tree_walk import kernel as tree_walk
 
 POINTERS = {
     **dict.fromkeys(["g", "beta", "state", "partial", "log_sums", "largest", "total"], "*fp32"),
+    **dict.fromkeys(["cos", "sin"], "*fp32"),
     **dict.fromkeys(["taps", "lengths", "path_lengths", "best", "ids"], "*i64"),
     **dict.fromkeys(["choices", "tokens", "parents", "depths", "sizes", "path", "bonus"], "*i64"),
     **dict.fromkeys(["anchors", "budgets", "widths", "starts"], "*i64"),
     **dict.fromkeys(["scale", "eps"], "fp32"),
     "log_probs": "*fp32",
     "ancestors": "*i1",
+}
+HALF = {"x", "tail", "weight", "out", "q", "k", "v", "a", "b", "A_log", "dt_bias"} | {
+    *("k_context", "v_context", "logits", "gate", "residual", "normed", "total"),
+    *("q_weight", "k_weight", "q_out", "k_out"),
 }
 HALF = (
     {"x", "tail", "weight", "out", "q", "k", "v", "a", "b", "A_log", "dt_bias"}
@@ -89,6 +98,10 @@ def main() -> None:
         gdn_inputs._gdn_inputs,
         {"KEY_HEADS": 16, "KEY_DIM": 128, "K": 4, "NODES": 8, "DIM": 128},
     )
+    show("add_norm", add_norm._add_norm, {"ADDS": True, "ZERO_CENTERED": True, "SIZE": 8192}, 16)
+    show("qk_norm_rope", qk_norm_rope._qk_norm_rope, {"ZERO_CENTERED": True, "SIZE": 256}, 1)
+    show("sigmoid_gate", sigmoid_gate._sigmoid_gate, {"SIZE": 256}, 1)
+    show("silu_mul", silu_mul._silu_mul, {"BLOCK": 1024})
     show("gated_norm", gated_norm._gated_norm, {"ROWS": 8, "DIM": 128})
     for nodes, floats in ((1, "bf16"), (65, "bf16"), (65, "fp32")):
         precision: tree_gdn.Precision = "tf32x3" if floats == "fp32" else "tf32"

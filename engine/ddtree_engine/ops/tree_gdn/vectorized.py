@@ -53,6 +53,8 @@ def _solve(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, ancestors: Tensor
 ) -> Tensor:
     repeat = v.shape[2] // q.shape[2]
+    kind = v.dtype
+    q, k, v = (x if x.dtype == torch.float64 else x.float() for x in (q, k, v))
     # [B, HV, N, d] from here on.
     q = q.repeat_interleave(repeat, dim=2).transpose(1, 2)
     k = k.repeat_interleave(repeat, dim=2).transpose(1, 2)
@@ -68,5 +70,5 @@ def _solve(
         A, beta * (v - grown * (k @ state)), upper=False, unitriangular=True
     )
     out = grown * (q @ state) + ((q @ k.transpose(-1, -2)) * decay) @ U
-    result: Tensor = out.transpose(1, 2)
+    result: Tensor = out.transpose(1, 2).to(kind)
     return result

@@ -1,0 +1,30 @@
+"""Projections of one input as one matrix product, whose parts keep the checkpoint's names."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def fuse(*linears: nn.Linear) -> Tensor:
+    """Put the weights of bias-free layers with one input size under one another.
+
+    Each layer's own weight becomes a view of its rows, so nothing is held twice; while this runs,
+    these weights are.
+
+    Returns:
+        [sum of the layers' outputs, inputs]
+    """
+    fused = torch.cat([linear.weight.detach() for linear in linears])
+    sizes = [linear.out_features for linear in linears]
+    for linear, rows in zip(linears, torch.split(fused, sizes), strict=True):
+        linear.weight = nn.Parameter(rows, requires_grad=False)
+    return fused
+
+
+def project(x: Tensor, fused: Tensor | None, *linears: nn.Linear) -> Tensor:
+    """Outputs of `linears` for `x` side by side: one product where they are fused."""
+    if fused is None:
+        return torch.cat([linear(x) for linear in linears], dim=-1)
+    return F.linear(x, fused)

@@ -1,0 +1,19 @@
+"""`add_norm` with PyTorch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def add_norm(
+    x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, *, zero_centered: bool
+) -> tuple[Tensor, Tensor]:
+    """See `naive.add_norm`."""
+    total = x if residual is None else x + residual
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    factor = weight.to(wide)
+    if zero_centered:
+        factor = 1.0 + factor
+    return F.rms_norm(total.to(wide), factor.shape, factor, eps).to(x.dtype), total

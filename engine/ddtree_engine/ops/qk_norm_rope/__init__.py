@@ -1,0 +1,33 @@
+"""Per-head norm and rotation of an attention layer's queries and keys."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ddtree_engine.ops.device import runs_kernel
+from ddtree_engine.ops.qk_norm_rope import vectorized
+
+__all__ = ["qk_norm_rope"]
+
+
+def qk_norm_rope(
+    q: Tensor,
+    k: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    eps: float,
+    *,
+    zero_centered: bool,
+) -> tuple[Tensor, Tensor]:
+    """See `naive.qk_norm_rope`."""
+    tensors = (q, k, q_weight, k_weight, cos, sin)
+    if runs_kernel(*tensors):
+        from ddtree_engine.ops.qk_norm_rope import kernel
+
+        if kernel.supports(q, k, cos):
+            with torch.cuda.device(q.device):
+                return kernel.qk_norm_rope(*tensors, eps, zero_centered=zero_centered)
+    return vectorized.qk_norm_rope(*tensors, eps, zero_centered=zero_centered)

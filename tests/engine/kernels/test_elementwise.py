@@ -1,0 +1,92 @@
+"""What stands between the products of a layer: norms, rotation, activation, gate."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from ddtree_engine.ops.add_norm import naive as add_norm_naive
+from ddtree_engine.ops.add_norm import vectorized as add_norm_vectorized
+from ddtree_engine.ops.qk_norm_rope import naive as rope_naive
+from ddtree_engine.ops.qk_norm_rope import vectorized as rope_vectorized
+from ddtree_engine.ops.sigmoid_gate import naive as gate_naive
+from ddtree_engine.ops.sigmoid_gate import vectorized as gate_vectorized
+from ddtree_engine.ops.silu_mul import naive as silu_naive
+from ddtree_engine.ops.silu_mul import vectorized as silu_vectorized
+
+FORMS = pytest.mark.parametrize("form", ["vectorized", "kernel"])
+
+
+def randn(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@FORMS
+@pytest.mark.parametrize("size", [24, 96])
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("zero_centered", [False, True])
+def test_add_norm(
+    form: str, size: int, adds: bool, zero_centered: bool, device: torch.device, half: torch.dtype
+) -> None:
+    from ddtree_engine.ops.add_norm import kernel
+
+    chosen = kernel if form == "kernel" else add_norm_vectorized
+    for dtype, atol in ((torch.float32, 1e-6), (half, 4e-3)):
+        x, weight = randn(2, 3, size).to(dtype), randn(size).to(dtype)
+        residual = 3 * randn(2, 3, size).flip(0).to(dtype) if adds else None
+        want = add_norm_naive.add_norm(x, residual, weight, 1e-6, zero_centered=zero_centered)
+        got = chosen.add_norm(
+            x.to(device),
+            None if residual is None else residual.to(device),
+            weight.to(device),
+            1e-6,
+            zero_centered=zero_centered,
+        )
+        assert torch.equal(got[1].cpu(), want[1])
+        torch.testing.assert_close(got[0].cpu(), want[0], atol=atol, rtol=atol)
+
+
+@FORMS
+def test_silu_mul(form: str, device: torch.device) -> None:
+    from ddtree_engine.ops.silu_mul import kernel
+
+    chosen = kernel if form == "kernel" else silu_vectorized
+    x = 9 * randn(2, 3, 2 * 37)
+    x[0, 0, 0] = -2000
+    got = chosen.silu_mul(x.to(device)).cpu()
+    torch.testing.assert_close(got, silu_naive.silu_mul(x), atol=1e-6, rtol=1e-5)
+
+
+@FORMS
+def test_sigmoid_gate(form: str, device: torch.device) -> None:
+    from ddtree_engine.ops.sigmoid_gate import kernel
+
+    chosen = kernel if form == "kernel" else gate_vectorized
+    x, gate = randn(2, 3, 4, 12), randn(2, 3, 4, 24)[..., 12:]
+    assert not gate.is_contiguous()
+    got = chosen.sigmoid_gate(x.to(device), gate.to(device)).cpu()
+    torch.testing.assert_close(got, gate_naive.sigmoid_gate(x, gate), atol=1e-6, rtol=1e-5)
+
+
+@FORMS
+@pytest.mark.parametrize("rotated", [4, 12])
+@pytest.mark.parametrize("query_heads", [0, 4])
+@pytest.mark.parametrize("zero_centered", [False, True])
+def test_qk_norm_rope(
+    form: str, rotated: int, query_heads: int, zero_centered: bool, device: torch.device
+) -> None:
+    from ddtree_engine.ops.qk_norm_rope import kernel
+
+    chosen = kernel if form == "kernel" else rope_vectorized
+    d = 12
+    # Slices of one product, the queries with their gates between them.
+    fused = randn(2, 3, query_heads * 2 * d + 2 * 2 * d)
+    q = fused[..., : query_heads * 2 * d].unflatten(-1, (query_heads, 2 * d))[..., :d]
+    k = fused[..., query_heads * 2 * d :].unflatten(-1, (4, d))[:, :, :2]
+    angles = randn(2, 3, 1, rotated // 2).repeat(1, 1, 1, 2)
+    tensors = (q, k, randn(d), randn(d, 1)[:, 0], angles.cos(), angles.sin())
+    got = chosen.qk_norm_rope(*(t.to(device) for t in tensors), 1e-6, zero_centered=zero_centered)
+    want = rope_naive.qk_norm_rope(*tensors, 1e-6, zero_centered=zero_centered)
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one.cpu(), other, atol=1e-5, rtol=1e-5)
