@@ -1,0 +1,1 @@
+"""Tests of environments, on packages with real shared objects."""
