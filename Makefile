@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
+# Tests share expensive fixtures within a file; each process holds a PyTorch of its own.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .PHONY: help setup demo test test-fast test-fleet lab lint format clean
 .DEFAULT_GOAL := help
@@ -27,10 +29,10 @@ demo: $(VENV)/.installed  ## Deploy the bundled model to this machine and compar
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m ddtreectl demo
 
 test: setup  ## Run the test suite, with coverage; hosts apart: test-fleet.
-	$(BIN)/python -m pytest -m "not fleet" --cov --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -m "not fleet" $(PARALLEL) --cov --cov-report=term:skip-covered
 
 test-fast: setup  ## Run the tests that take seconds.
-	$(BIN)/python -m pytest -m "not slow and not e2e and not fleet"
+	$(BIN)/python -m pytest -m "not slow and not e2e and not fleet" $(PARALLEL)
 
 test-fleet: setup  ## Run the tests on real systemd hosts over real SSH (root).
 	$(BIN)/python -m pytest tests/fleet

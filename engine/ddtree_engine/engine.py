@@ -16,9 +16,9 @@ from ddtree_engine.config import (
 from ddtree_engine.decoder import Decoder, RecurrentState
 from ddtree_engine.drafter import DrafterModel, load_drafter
 from ddtree_engine.errors import EngineError, RequestError
+from ddtree_engine.fingerprint import fingerprint
 from ddtree_engine.target import TargetModel, load_target
 from ddtree_engine.tokenizer import Tokenizer, check_vocabulary
-from ddtree_engine.weights import fingerprint
 
 BUNDLED = "bundled"
 """Name that stands for the demo model inside the package."""
@@ -37,7 +37,7 @@ class Engine:
     """Loaded models and their identity.
 
     Attributes:
-        model_fingerprint, drafter_fingerprint: `sha256:…` of config and weights.
+        model_fingerprint, drafter_fingerprint: `sha256:…`, see `fingerprint`.
         dtype: "float32" or "bfloat16".
         backend: what runs the kernels, for instance "torch-cpu".
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -159,16 +158,6 @@ def load_weights(
     module.load_state_dict(state, assign=True)
     for parameter in module.parameters():
         parameter.requires_grad_(False)
-
-
-def fingerprint(folder: Path) -> str:
-    """Return `sha256:…` over config.json and the content of the weight files, in name order."""
-    digest = hashlib.sha256()
-    for file in [folder / "config.json", *sorted(weight_files(folder))]:
-        with file.open("rb") as stream:
-            while piece := stream.read(1 << 22):
-                digest.update(piece)
-    return f"sha256:{digest.hexdigest()}"
 
 
 def _some(names: list[str]) -> str:

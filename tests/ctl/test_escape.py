@@ -83,7 +83,7 @@ needs_generator = pytest.mark.skipif(not GENERATOR.exists(), reason="no systemd 
 
 
 @needs_systemd
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(arguments=st.lists(values, min_size=1, max_size=40))
 def test_systemd_starts_exactly_the_words(folder: Path, arguments: list[str]) -> None:
     lines = [f"ExecStart={exec_line(['/bin/true', word, 'end'])}" for word in arguments]
@@ -94,7 +94,7 @@ def test_systemd_starts_exactly_the_words(folder: Path, arguments: list[str]) ->
 
 
 @needs_systemd
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(texts=st.lists(one_line, min_size=1, max_size=40))
 def test_systemd_sets_exactly_the_variables(folder: Path, texts: list[str]) -> None:
     variables = {f"V{index}": text for index, text in enumerate(texts)}
@@ -112,7 +112,7 @@ def test_an_environment_variable_may_hold_a_newline(folder: Path) -> None:
 
 
 @needs_generator
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(texts=st.lists(values, min_size=1, max_size=40))
 def test_systemd_reads_exactly_the_file(folder: Path, texts: list[str]) -> None:
     # The generator expands `$` and skips empty values, which EnvironmentFile= does not; control

@@ -42,9 +42,7 @@ def random_tree(nodes: int, seed: int) -> DraftTree:
 
 
 @given(seeds)
-@settings(
-    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @torch.no_grad()
 def test_each_node_sees_what_a_chain_of_its_path_sees(target: TargetModel, seed: int) -> None:
     tree, cache = random_tree(VOCAB, seed), filled_cache(target, 20)

@@ -351,7 +351,7 @@ class TestLossless:
             text: one_by_one(text, 0) for text in product(range(V), repeat=length)
         }
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     @given(
         st.integers(0, 2**32),
         st.sampled_from(

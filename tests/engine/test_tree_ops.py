@@ -45,7 +45,7 @@ def gdn_inputs(nodes: int, generator: torch.Generator) -> dict[str, Tensor]:
 
 
 @given(tree_sizes, seeds)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_tree_gdn_equals_one_state_per_node(nodes: int, seed: int) -> None:
     inputs = gdn_inputs(nodes, torch.Generator().manual_seed(seed))
     torch.testing.assert_close(tree_gdn(**inputs), gdn_naive.tree_gdn(**inputs), **EXACT)
@@ -61,7 +61,7 @@ def test_tree_gdn_of_129_nodes_in_float32() -> None:
 
 
 @given(tree_sizes, seeds)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_chain_is_the_causal_form(nodes: int, seed: int) -> None:
     inputs = gdn_inputs(nodes, torch.Generator().manual_seed(seed))
     inputs["ancestors"] = torch.ones(B, nodes, nodes, dtype=torch.bool).tril()
@@ -111,7 +111,7 @@ def attention_inputs(nodes: int, generator: torch.Generator) -> dict[str, object
 
 
 @given(tree_sizes, seeds)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_tree_attention_equals_a_list_of_visible_keys(nodes: int, seed: int) -> None:
     inputs = attention_inputs(nodes, torch.Generator().manual_seed(seed))
     torch.testing.assert_close(
@@ -139,7 +139,7 @@ def test_a_nan_in_one_branch_of_tree_attention_reaches_no_other(where: str) -> N
 
 
 @given(tree_sizes, seeds)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_tree_conv_takes_its_taps_from_ancestors(nodes: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     C, K = 3, 4
@@ -159,7 +159,7 @@ def test_tree_conv_takes_its_taps_from_ancestors(nodes: int, seed: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_state_commit_replays_the_recurrence(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     L, D = 3, 5
@@ -224,7 +224,7 @@ def test_drafter_attention_follows_its_mask_rules(causal: bool, window: int | No
 
 
 @given(tree_sizes, seeds)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_tree_batch_lays_trees_out(nodes: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     small = max(1, nodes // 2)
