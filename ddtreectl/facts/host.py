@@ -149,7 +149,7 @@ def sections(scope: Scope) -> dict[str, Section]:
         "python": Section(python.command(scope.python)),
         "disk": Section(disk.command([layout.root, layout.environments, layout.unit_dir])),
         "driver": Section(driver.command(), driver.SMI_TIMEOUT + 2.0),
-        "gpus": Section(gpu.command(), 10.0),
+        "gpus": Section(gpu.command(), gpu.DEADLINE),
         "ports": Section(ports.command()),
         "processes": Section(processes.command(scope.python), 10.0),
         "records": Section(records.command(layout)),

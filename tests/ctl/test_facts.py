@@ -57,10 +57,20 @@ def parse_records(output: Output) -> dict[str, object]:
     }
 
 
+def parse_gpus(output: Output) -> dict[str, object]:
+    """The GPUs with what the driver tells of them: fields that it does not tell are left out."""
+    found = gpu.parse(output)
+    value = {key: item for key, item in plain(found).items() if item}
+    for kind in ("gpus", "unlisted"):
+        rows = [{k: v for k, v in row.items() if v is not None} for row in value.pop(kind, [])]
+        value |= {kind: rows} if rows else {}
+    return value
+
+
 PARSERS: dict[str, Callable[[Output], Any]] = {
     "disk": disk.parse,
     "driver": driver.parse,
-    "gpu": gpu.parse,
+    "gpu": parse_gpus,
     "http": http.parse,
     "ports": ports.parse,
     "processes": processes.parse,

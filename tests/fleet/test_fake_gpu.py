@@ -187,12 +187,20 @@ def test_failures_of_the_driver(driver: Driver, failure: Failure, code: int, wor
 @pytest.mark.parametrize("fault", get_args(GpuFault))
 def test_ddtreectl_reads_every_fault(driver: Driver, fault: GpuFault) -> None:
     driver.be(HEALTHY.with_gpu(0, fault=fault))
-    columns = "index,uuid,name,compute_cap,memory.total,memory.used"
-    code, said = driver.asked(f"--query-gpu={columns}", CSV)
-    found = gpu_facts.parse(Output(code, f"driver\n580.95.05\ngpus\n{said}"))
-    healthy = [gpu.uuid for gpu in found.gpus if gpu.memory_total_mib == 97887]
+    said = "driver\n580.95.05\nnodes\n"
+    for path in sorted((driver.folder / "driver/nvidia/gpus").glob("*/information")):
+        said += path.read_text()
+    code, rows = driver.asked(f"--query-gpu={gpu_facts.COLUMNS[0]}", CSV)
+    said += f"gpus {gpu_facts.COLUMNS[0]}\n{rows}status {code}\n"
+    if code not in gpu_facts.DATA_IS_VALID:
+        said += f"alone {gpu_facts.COLUMNS[0]}\n"
+        for card in HEALTHY.gpus:
+            said += driver.asked(f"--query-gpu={gpu_facts.COLUMNS[0]}", CSV, "-i", card.pci)[1]
+    found = gpu_facts.parse(Output(0, said))
+    healthy = [gpu.uuid for gpu in found.gpus if gpu.memory_total_mib == 97887 and not gpu.fault]
     assert found.driver == "580.95.05"
-    assert (UUIDS[1] in healthy) == (not fault.startswith("handle"))
+    assert (UUIDS[1] in healthy) == (fault != "handle-everywhere")
+    assert (UUIDS[0] in healthy) == (fault in {"", "inforom"})
 
 
 def test_state_survives_its_file() -> None:
