@@ -7,12 +7,8 @@ from pathlib import Path
 
 import torch
 
-from ddtree_engine.config import (
-    TargetConfig,
-    check_fit,
-    read_drafter_config,
-    read_target_config,
-)
+from ddtree_engine.config import TargetConfig, check_fit
+from ddtree_engine.config_file import read_drafter_config, read_target_config
 from ddtree_engine.decoder import Decoder, RecurrentState
 from ddtree_engine.drafter import DrafterModel, load_drafter
 from ddtree_engine.errors import EngineError, RequestError

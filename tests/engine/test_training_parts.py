@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ddtree_engine.config import read_drafter_config, read_target_config
+from ddtree_engine.config_file import read_drafter_config, read_target_config
 from ddtree_engine.drafter.model import DrafterModel
 from ddtree_engine.target import TargetModel
 from ddtree_engine.training.acceptance import acceptance_lengths

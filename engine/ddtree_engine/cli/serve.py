@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddtree_engine.cli.model_arguments import add_model_arguments, drafter_name
-from ddtree_engine.config import check_fit, read_drafter_config, read_target_config
+from ddtree_engine.config import check_fit
+from ddtree_engine.config_file import read_drafter_config, read_target_config
 from ddtree_engine.server.logs import LEVELS, configure
 from ddtree_engine.server.settings import Settings, read_api_keys
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from ddtree_engine.config import read_drafter_config
+from ddtree_engine.config_file import read_drafter_config
 from ddtree_engine.drafter.model import DrafterModel
 from ddtree_engine.weights import check_tensors, load_weights
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from ddtree_engine.config import TargetConfig, read_target_config
+from ddtree_engine.config import TargetConfig
+from ddtree_engine.config_file import read_target_config
 from ddtree_engine.target.model import TargetModel
 from ddtree_engine.weights import check_tensors, load_weights
 

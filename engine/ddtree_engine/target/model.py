@@ -45,7 +45,7 @@ class DecoderLayer(nn.Module):
         if kind == "full_attention":
             self.self_attn = Attention(config)
         else:
-            assert config.linear is not None, "config.py gives hybrids their linear part"
+            assert config.linear is not None, "config_file.py gives hybrids their linear part"
             self.linear_attn = GatedDeltaNet(config.hidden_size, config.linear, eps)
         self.mlp = GatedMLP(config.hidden_size, config.intermediate_size)
         self.input_layernorm = RMSNorm(config.hidden_size, eps, zero_centered=zero_centered)

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ddtree_engine.config import DrafterConfig, read_drafter_config
+from ddtree_engine.config import DrafterConfig
+from ddtree_engine.config_file import read_drafter_config
 from ddtree_engine.drafter.model import DrafterModel
 from ddtree_engine.mlp import GatedMLP
 from ddtree_engine.norm import RMSNorm

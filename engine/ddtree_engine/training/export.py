@@ -11,7 +11,8 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ddtree_engine.config import check_fit, read_drafter_config, read_target_config
+from ddtree_engine.config import check_fit
+from ddtree_engine.config_file import read_drafter_config, read_target_config
 from ddtree_engine.errors import EngineError
 from ddtree_engine.target.load import weight_name
 from ddtree_engine.training.checkpoint import load_best, read_facts

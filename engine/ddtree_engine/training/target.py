@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ddtree_engine.config import read_target_config
+from ddtree_engine.config_file import read_target_config
 from ddtree_engine.mlp import GatedMLP
 from ddtree_engine.norm import RMSNorm
 from ddtree_engine.target.attention import Attention

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
-from ddtree_engine.config import read_drafter_config, read_target_config
+from ddtree_engine.config_file import read_drafter_config, read_target_config
 from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.target import TargetModel
 from ddtree_engine.target.load import weight_name
