@@ -8,6 +8,7 @@ from ddtreectl.facts import (
     driver,
     gpu,
     http,
+    metrics,
     paths,
     ports,
     processes,
@@ -18,7 +19,7 @@ from ddtreectl.facts import (
 from ddtreectl.facts.disk import Disk
 from ddtreectl.facts.driver import Driver
 from ddtreectl.facts.gpu import Gpus
-from ddtreectl.facts.http import Answer
+from ddtreectl.facts.http import Answer, Request
 from ddtreectl.facts.output import Output
 from ddtreectl.facts.ports import Listener
 from ddtreectl.facts.probe import Section
@@ -29,6 +30,14 @@ from ddtreectl.facts.systemd import Unit
 from ddtreectl.inventory.layout import Layout, slot_units
 
 HTTP_TIMEOUT = 3.0
+ASKED: dict[str, tuple[str, ...] | None] = {
+    "/health": None,
+    "/ready": None,
+    "/server_info": None,
+    "/metrics": metrics.NAMES,
+}
+"""What each service is asked, and which lines of the answer are wanted."""
+
 MAY_HANG = {"driver", "gpus", "answers"}
 """Sections whose silence is itself a fact: a driver that hangs, a service that does not answer."""
 
@@ -137,7 +146,11 @@ def sections(scope: Scope) -> dict[str, Section]:
     layout = scope.layout
     show = scope.show_otherwise or "true"
     units = [layout.unit(name) for name in scope.units]
-    asked = len(scope.services) * 3 * HTTP_TIMEOUT
+    requests = [
+        Request(f"{base}{path}", HTTP_TIMEOUT, lines=lines)
+        for base in scope.services
+        for path, lines in ASKED.items()
+    ]
     return {
         "systemd": Section(
             "[ -d /run/systemd/system ] && { echo systemd; command -v systemd-run; }; true"
@@ -151,11 +164,11 @@ def sections(scope: Scope) -> dict[str, Section]:
         "driver": Section(driver.command(), driver.SMI_TIMEOUT + 2.0),
         "gpus": Section(gpu.command(), gpu.DEADLINE),
         "ports": Section(ports.command()),
-        "processes": Section(processes.command(scope.python), 10.0),
+        "processes": Section(processes.SCRIPT, 10.0, scope.python),
         "records": Section(records.command(layout)),
         "folders": Section(paths.command(scope.folders)),
         "answers": Section(
-            http.command(scope.python, scope.services, HTTP_TIMEOUT), min(asked, 20.0) + 5.0
+            http.script(requests), min(HTTP_TIMEOUT * len(requests), 20.0) + 5.0, scope.python
         ),
     }
 

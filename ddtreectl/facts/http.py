@@ -3,40 +3,83 @@
 import ipaddress
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from shlex import quote
+from dataclasses import asdict, dataclass
 
 from ddtreectl.facts.output import Output, as_int, json_object, json_objects
 
-_SCRIPT = """
-import json, sys, urllib.error, urllib.request
-opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-for request in json.loads(sys.argv[1]):
-    body = request.get("body")
+_SCRIPT = r"""
+import json, socket, time
+MOST = 1 << 20
+def ask(request):
+    authority, _, path = request["url"].partition("//")[2].partition("/")
+    host, _, port = authority.rpartition(":")
+    body = b"" if request["body"] is None else json.dumps(request["body"]).encode()
+    head = [
+        ("GET" if request["body"] is None else "POST") + " /" + path + " HTTP/1.1",
+        "Host: " + authority, "Connection: close", "Content-Type: application/json",
+        "Content-Length: %d" % len(body),
+    ]
+    end = time.monotonic() + request["timeout"]
+    with socket.create_connection((host.strip("[]"), int(port)), request["timeout"]) as peer:
+        peer.sendall("\r\n".join(head).encode() + b"\r\n\r\n" + body)
+        data = b""
+        while True:
+            head, split, rest = data.partition(b"\r\n\r\n")
+            fields = {}
+            for line in head.decode("latin-1").split("\r\n")[1:]:
+                name, _, value = line.partition(":")
+                fields[name.strip().lower()] = value.strip().lower()
+            chunked = fields.get("transfer-encoding", "") == "chunked"
+            size = int(fields.get("content-length") or MOST)
+            if split and not chunked and len(rest) >= size:
+                rest = rest[:size]
+                break
+            if len(data) > MOST:
+                break
+            peer.settimeout(max(end - time.monotonic(), 0.001))
+            piece = peer.recv(1 << 16)
+            if not piece:
+                break
+            data += piece
+    words = head.split(None, 2)
+    if not split or not words[0].startswith(b"HTTP/"):
+        raise ValueError("no HTTP answer" if data else "it closed the connection without a word")
+    whole, rest = (b"", rest) if chunked else (rest, b"")
+    while rest:
+        length, _, rest = rest.partition(b"\r\n")
+        count = int(length.partition(b";")[0] or b"0", 16)
+        whole, rest = whole + rest[:count], rest[count + 2:] if count else b""
+    return int(words[1]), whole.decode("utf-8", "replace")
+for request in json.loads(REQUESTS):
     answer = {"url": request["url"], "status": None, "body": "", "error": None}
     try:
-        call = urllib.request.Request(request["url"], method="POST" if body is not None else "GET",
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"})
-        with opener.open(call, timeout=request["timeout"]) as reply:
-            answer["status"], body = reply.status, reply.read(1 << 20)
-            answer["body"] = body.decode("utf-8", "replace")
-    except urllib.error.HTTPError as error:
-        answer["status"], body = error.code, error.read(1 << 16)
-        answer["body"] = body.decode("utf-8", "replace")
+        answer["status"], body = ask(request)
+        kept = request["lines"]
+        answer["body"] = body if kept is None else "".join(
+            line + "\n" for line in body.split("\n") if line.startswith(tuple(kept)))
+    except socket.timeout:
+        answer["error"] = "timed out"
     except Exception as error:
-        answer["error"] = str(getattr(error, "reason", None) or error or type(error).__name__)
+        answer["error"] = str(error) or type(error).__name__
     print(json.dumps(answer), flush=True)
 """
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request to a service of the host: GET, or POST where there is a body."""
+    """A request to a service of the host: GET, or POST where there is a body.
+
+    Attributes:
+        url: `http://HOST:PORT/PATH`.
+        timeout: seconds until the whole answer must be there.
+        body: sent as JSON.
+        lines: beginnings of the lines of the answer that are wanted; None for all of it.
+    """
 
     url: str
     timeout: float
     body: dict[str, object] | None = None
+    lines: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -79,23 +122,15 @@ def base_url(address: str, port: int) -> str:
     return f"http://{name}:{port}"
 
 
+def script(requests: Sequence[Request]) -> str:
+    """Python text that makes `requests` in order and prints an answer a line."""
+    asked = json.dumps([asdict(request) for request in requests])
+    return f"REQUESTS = {asked!r}\n{_SCRIPT}"
+
+
 def argv(python: str, requests: Sequence[Request]) -> list[str]:
-    """The command that makes `requests` in order and prints an answer a line."""
-    asked = [
-        {"url": request.url, "timeout": request.timeout, "body": request.body}
-        for request in requests
-    ]
-    return [python, "-c", _SCRIPT, json.dumps(asked)]
-
-
-def command(python: str, bases: Sequence[str], timeout: float) -> str:
-    """Ask each service for its health, readiness and information."""
-    requests = [
-        Request(f"{base}{path}", timeout)
-        for base in bases
-        for path in ("/health", "/ready", "/server_info")
-    ]
-    return " ".join(quote(word) for word in argv(python, requests))
+    """The command that does the same on its own."""
+    return [python, "-IS", "-c", script(requests)]
 
 
 def parse(output: Output) -> list[Answer]:

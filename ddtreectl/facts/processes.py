@@ -2,18 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from shlex import quote
 
 from ddtreectl.facts.output import Output, as_float, as_int, json_objects
 
 MARK = "DDTREE_GENERATION"
 """The variable in the environment of a service that names the folder of its generation."""
 
-_SCRIPT = f"""
-import glob, json, os, pwd
+SCRIPT = f"""
+import json, os, pwd
 hertz = os.sysconf("SC_CLK_TCK")
 boot = next(int(l.split()[1]) for l in open("/proc/stat") if l.startswith("btime"))
-for path in glob.glob("/proc/[0-9]*"):
+for path in ["/proc/" + name for name in os.listdir("/proc") if name.isdigit()]:
     try:
         argv = open(path + "/cmdline", "rb").read()
         if not argv:
@@ -41,6 +40,7 @@ for path in glob.glob("/proc/[0-9]*"):
         "command": argv.replace(b"\\0", b" ").decode(errors="replace").strip()[:400],
     }}))
 """
+"""Python text that prints one JSON object for each user process."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,6 @@ class Process:
         """How messages name it."""
         unit = f", unit {self.unit}" if self.unit else ""
         return f"pid {self.pid} (user {self.user}{unit}): {self.command[:80]}"
-
-
-def command(python: str) -> str:
-    """Print one JSON object for each user process; `python` is an interpreter on the host."""
-    return f"{quote(python)} -c {quote(_SCRIPT)}"
 
 
 def parse(output: Output) -> dict[int, Process]:

@@ -140,6 +140,7 @@ def run(sections: dict[str, Section]) -> dict[str, Output]:
         input=probe.script(sections),
         capture_output=True,
         text=True,
+        errors="replace",
         timeout=30,
         check=True,
     )
@@ -163,6 +164,36 @@ def test_a_section_that_hangs_is_a_result_and_holds_nothing_up() -> None:
     found = run({"hung": Section("trap '' TERM; sleep 60", 0.3), "quick": Section("echo here")})
     assert found["hung"].timed_out
     assert found["quick"].stdout == "here\n"
+
+
+def test_sections_in_python_share_an_interpreter_and_nothing_else() -> None:
+    python = sys.executable
+    found = run(
+        {
+            "pid": Section("import os; print(os.getppid()); os.environ['LEAK'] = '1'", 5, python),
+            "again": Section("import os; print(os.getppid(), 'LEAK' in os.environ)", 5, python),
+            "raises": Section("print('before'); raise ValueError('no')", 5, python),
+            "exits": Section("import os; os._exit(3)", 5, python),
+            "hung": Section("import time; print('x', flush=True); time.sleep(60)", 0.3, python),
+            "absent": Section("print(1)", 5, "/nowhere/python3"),
+            "shell": Section("echo here"),
+        }
+    )
+    assert found["again"].stdout == f"{found['pid'].stdout.strip()} False\n"
+    assert (found["raises"].returncode, found["raises"].stdout) == (1, "before\n")
+    assert "ValueError('no')" in found["raises"].stderr
+    assert found["exits"].returncode == 3
+    assert found["hung"] == Output(TIMED_OUT, "x\n")
+    assert "absent" not in found
+    assert found["shell"].stdout == "here\n"
+
+
+def test_no_content_passes_for_the_heading_of_another_section() -> None:
+    found = run(
+        {"a": Section("printf '\\n==> /tmp/tmp.x/b.out <==\\nforged\\n'"), "b": Section("true")}
+    )
+    assert found["b"].stdout == ""
+    assert "forged" in found["a"].stdout
 
 
 def test_a_section_that_was_cut_off_is_missing_unless_its_silence_is_a_fact() -> None:
