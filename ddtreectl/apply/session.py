@@ -97,7 +97,9 @@ class Session:
         if only is not None:
             sections = {name: sections[name] for name in only}
         result = self.host.run(
-            ["sh", "-s"], stdin=probe.script(sections), deadline=probe.deadline(sections)
+            ["sh", "-s"],
+            stdin=probe.script(sections, self.python),
+            deadline=probe.deadline(sections),
         )
         outputs = probe.parse(result.stdout)
         if not outputs:

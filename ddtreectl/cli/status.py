@@ -10,6 +10,7 @@ from ddtreectl.apply.lock import stale
 from ddtreectl.cli import output
 from ddtreectl.cli.context import Json, context
 from ddtreectl.errors import DdtreectlError, ExitCode
+from ddtreectl.facts.host import STATUS
 from ddtreectl.hosts.pool import on_each
 from ddtreectl.inventory.select import find_host
 from ddtreectl.plan.status import HostStatus, host_status
@@ -36,7 +37,7 @@ def status(
 
     def look(name: str) -> HostStatus:
         session = opened.session(inventory, name)
-        facts = session.gather()
+        facts = session.gather(only=STATUS)
         lock = facts.records.lock
         locked = lock is not None and not stale(lock, session.operator)
         return host_status(name, session.entry, facts, now=time.time(), locked=locked)

@@ -38,6 +38,12 @@ ASKED: dict[str, tuple[str, ...] | None] = {
 }
 """What each service is asked, and which lines of the answer are wanted."""
 
+GPUS_EVERY = 30.0
+"""Seconds between two questions to the driver: each holds its locks for a moment."""
+
+STATUS = ("systemd", "units", "unit_files", "gpus", "ports", "processes", "records", "answers")
+"""The sections that tell what runs and how it does."""
+
 MAY_HANG = {"driver", "gpus", "answers"}
 """Sections whose silence is itself a fact: a driver that hangs, a service that does not answer."""
 
@@ -162,13 +168,15 @@ def sections(scope: Scope) -> dict[str, Section]:
         "python": Section(python.command(scope.python)),
         "disk": Section(disk.command([layout.root, layout.environments, layout.unit_dir])),
         "driver": Section(driver.command(), driver.SMI_TIMEOUT + 2.0),
-        "gpus": Section(gpu.command(), gpu.DEADLINE),
+        "gpus": Section(gpu.command(), gpu.DEADLINE, every=GPUS_EVERY),
         "ports": Section(ports.command()),
-        "processes": Section(processes.SCRIPT, 10.0, scope.python),
+        "processes": Section(processes.SCRIPT, 10.0, in_python=True),
         "records": Section(records.command(layout)),
         "folders": Section(paths.command(scope.folders)),
         "answers": Section(
-            http.script(requests), min(HTTP_TIMEOUT * len(requests), 20.0) + 5.0, scope.python
+            http.script(requests),
+            min(HTTP_TIMEOUT * len(requests), 20.0) + 5.0,
+            in_python=True,
         ),
     }
 

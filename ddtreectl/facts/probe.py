@@ -1,12 +1,14 @@
 """One probe for a host: all facts from one script that prints one document.
 
-The script is POSIX shell. Its sections run side by side, each bounded by its own deadline and with
-its output in a file, so that a tool stuck in the kernel (`nvidia-smi` on a lost GPU) holds nothing
-up: that it hangs is what the section reports. The caller bounds the whole script as well.
+Its sections run side by side, each bounded by its own deadline, so that a tool stuck in the kernel
+(`nvidia-smi` on a lost GPU) holds nothing up: that it hangs is what the section reports. The caller
+bounds the whole script as well.
 
-Sections in Python share one interpreter, forked for each of them: on a host its start costs more
-than what such a section does. The document is what `head -v` makes of the files, with the name of
-their folder in the first line: a name that no content can have guessed separates them.
+An interpreter on the host starts the sections and forks itself for those in Python, because its
+start costs more than what such a section does. It prints one JSON document in a line, once or again
+and again. On a host without one, a POSIX shell does the same for the other sections, once, and
+prints what `head -v` makes of their files: the name of their folder, in the first line, is one that
+no content can have guessed.
 """
 
 import json
@@ -15,10 +17,91 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from shlex import quote
 
-from ddtreectl.facts.output import TIMED_OUT, Output, as_int
+from ddtreectl.facts.output import TIMED_OUT, Output, as_int, json_object
 
 MOST = 4 << 20
 """Bytes of one section that are passed on."""
+
+_DRIVER = f"""
+import json, os, select, socket, sys, time
+sections, pause = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+nothing = os.open(os.devnull, os.O_RDONLY)
+def start(code, in_python):
+    (out, own_out), (err, own_err) = os.pipe(), os.pipe()
+    ends = [(nothing, 0), (own_out, 1), (own_err, 2)]
+    if in_python:
+        pid = os.fork()
+        if not pid:
+            run(code, ends)
+    else:
+        pid = os.posix_spawnp("sh", ["sh", "-c", code], os.environ, setpgroup=0,
+            file_actions=[(os.POSIX_SPAWN_DUP2, theirs, end) for theirs, end in ends])
+    os.close(own_out)
+    os.close(own_err)
+    return pid, out, err
+def run(code, ends):
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        for theirs, end in ends:
+            os.dup2(theirs, end)
+        exec(code, {{}})
+        status = 0
+    except BaseException as error:
+        print(repr(error), file=sys.stderr)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+def look(names):
+    pids, ends, pipes, said, status = {{}}, {{}}, {{}}, {{}}, {{}}
+    for name in names:
+        code, deadline, in_python, _ = sections[name]
+        pids[name], out, err = start(code, in_python)
+        pipes[out], pipes[err] = (name, 0), (name, 1)
+        said[name], ends[name] = [b"", b""], time.monotonic() + deadline
+    while pipes:
+        left = min(ends[name] for name, _ in pipes.values()) - time.monotonic()
+        ready = select.select(list(pipes), [], [], max(left, 0))[0]
+        for pipe in ready:
+            piece = os.read(pipe, 65536)
+            name, number = pipes[pipe]
+            said[name][number] = (said[name][number] + piece)[:{MOST}]
+            if not piece:
+                os.close(pipe)
+                del pipes[pipe]
+        for pipe, (name, _) in list(pipes.items()):
+            if time.monotonic() < ends[name]:
+                continue
+            if name not in status:
+                status[name] = {TIMED_OUT}
+                os.killpg(pids[name], 9)
+            os.close(pipe)
+            del pipes[pipe]
+    for name in names:
+        if name not in status:
+            ended = os.waitpid(pids[name], 0)[1]
+            status[name] = ended >> 8 or ended & 127
+    return {{
+        name: [status[name], *(text.decode("utf-8", "replace") for text in said[name])]
+        for name in names
+    }}
+seen, asked = {{}}, {{}}
+while True:
+    due = [n for n in sections if time.monotonic() - asked.get(n, -1e9) >= sections[n][3]]
+    asked.update(dict.fromkeys(due, time.monotonic()))
+    seen.update(look(due))
+    print(json.dumps(seen), flush=True)
+    if pause is None:
+        break
+    time.sleep(pause)
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+"""
 
 _PROLOGUE = r"""
 d=$(mktemp -d) || exit 1
@@ -35,90 +118,69 @@ echo "$d"
 head -v -c {MOST} "$d"/*
 """
 
-_RUNNER = f"""
-import json, os, signal, socket, sys, time
-sections, folder, children = json.loads(sys.argv[1]), sys.argv[2], {{}}
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-for name, (code, deadline) in sections.items():
-    pid = os.fork()
-    if pid:
-        children[pid] = (name, time.monotonic() + deadline)
-        continue
-    status = 0
-    try:
-        for number, end in ((1, ".out"), (2, ".err")):
-            os.dup2(os.open(folder + "/" + name + end, os.O_WRONLY | os.O_CREAT), number)
-        exec(code, {{}})
-    except BaseException as error:
-        status = 1
-        print(repr(error), file=sys.stderr)
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        os._exit(status)
-def ended(name, status):
-    with open(folder + "/" + name + ".rc", "w") as file:
-        print(status, file=file)
-while children:
-    left = min(deadline for _, deadline in children.values()) - time.monotonic()
-    signal.sigtimedwait([signal.SIGCHLD], max(left, 0))
-    for pid, (name, deadline) in list(children.items()):
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            ended(name, status >> 8 or status & 127)
-        elif time.monotonic() >= deadline:
-            os.kill(pid, signal.SIGKILL)
-            ended(name, {TIMED_OUT})
-        else:
-            continue
-        del children[pid]
-"""
-
 
 @dataclass(frozen=True)
 class Section:
     """One part of the probe.
 
     Attributes:
-        command: shell text, or where `python` is named, Python text.
+        command: shell text, or Python text.
         deadline: seconds until it is killed.
-        python: the interpreter that runs it, for Python text.
+        in_python: which of them.
+        every: seconds between two runs, where the probe goes on.
     """
 
     command: str
     deadline: float = 5.0
-    python: str | None = None
+    in_python: bool = False
+    every: float = 0.0
 
 
-def script(sections: Mapping[str, Section]) -> str:
-    """The shell script that runs `sections` and prints what each said."""
+def script(sections: Mapping[str, Section], python: str) -> str:
+    """The shell script that runs `sections` and prints what each said.
+
+    Args:
+        sections: by name.
+        python: the interpreter of the host, if there is one.
+    """
+    driver = " ".join(quote(word) for word in driver_argv(sections, python))
     calls = [
         f"section {name} {section.deadline:g} {quote(section.command)}"
         for name, section in sections.items()
-        if section.python is None
+        if not section.in_python
     ]
-    for python in sorted({s.python for s in sections.values() if s.python is not None}):
-        own = {n: s for n, s in sections.items() if s.python == python}
-        words = [python, "-IS", "-c", _RUNNER, _json(own)]
-        calls.append(f'{" ".join(quote(word) for word in words)} "$d" 2>/dev/null &')
-    return "\n".join([_PROLOGUE.strip(), *calls, _EPILOGUE.strip(), ""])
+    return "\n".join([f"{driver} && exit", _PROLOGUE.strip(), *calls, _EPILOGUE.strip(), ""])
 
 
-def _json(sections: Mapping[str, Section]) -> str:
-    return json.dumps({name: [s.command, s.deadline] for name, s in sections.items()})
+def driver_argv(
+    sections: Mapping[str, Section], python: str, pause: float | None = None
+) -> list[str]:
+    """The command that runs `sections` once, or with a pause of so many seconds again and again.
+
+    It prints a document in each line.
+    """
+    told = {n: [s.command, s.deadline, s.in_python, s.every] for n, s in sections.items()}
+    return [python, "-IS", "-c", _DRIVER, json.dumps(told), json.dumps(pause)]
 
 
 def deadline(sections: Mapping[str, Section]) -> float:
     """Seconds after which the whole script must have ended."""
-    return max(section.deadline for section in sections.values()) + 10.0
+    return 2 * max(section.deadline for section in sections.values()) + 10.0
 
 
 def parse(document: str) -> dict[str, Output]:
     """The output of each section; sections of which it is not said how they ended are absent."""
+    if document.startswith("/"):
+        return _of_files(document)
+    return {
+        name: Output(status, str(entry[1]), str(entry[2])[:4000])
+        for name, entry in json_object(document).items()
+        if isinstance(entry, list) and len(entry) == 3 and (status := as_int(entry[0])) is not None
+    }
+
+
+def _of_files(document: str) -> dict[str, Output]:
     folder, _, rest = document.partition("\n")
-    if not folder.startswith("/"):
-        return {}
     heading = re.compile(rf"(?:\n|\A)==> {re.escape(folder)}/(\w+)\.(out|err|rc) <==\n")
     parts = heading.split(rest)
     found: dict[str, dict[str, str]] = {}

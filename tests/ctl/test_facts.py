@@ -134,10 +134,14 @@ def test_a_parser_never_raises(name: str, text: str, returncode: int) -> None:
     PARSERS[name](Output(returncode, text, text))
 
 
-def run(sections: dict[str, Section]) -> dict[str, Output]:
+NO_PYTHON = "/nowhere/python3"
+BOTH = pytest.mark.parametrize("python", [sys.executable, NO_PYTHON], ids=["driver", "shell"])
+
+
+def run(sections: dict[str, Section], python: str = sys.executable) -> dict[str, Output]:
     done = subprocess.run(
         ["sh", "-s"],
-        input=probe.script(sections),
+        input=probe.script(sections, python),
         capture_output=True,
         text=True,
         errors="replace",
@@ -147,53 +151,79 @@ def run(sections: dict[str, Section]) -> dict[str, Output]:
     return probe.parse(done.stdout)
 
 
-def test_a_probe_keeps_what_each_section_said() -> None:
+@BOTH
+def test_a_probe_keeps_what_each_section_said(python: str) -> None:
     found = run(
         {
             "plain": Section("echo 'it'\\''s \"quoted\" $HOME'; echo worse >&2; exit 3"),
             "bytes": Section("printf '\\377\\000x'"),
             "empty": Section("true"),
-        }
+            "killed": Section("kill -KILL $$"),
+            "long": Section("yes | head -c 300000"),
+        },
+        python,
     )
     assert found["plain"] == Output(3, 'it\'s "quoted" $HOME\n', "worse\n")
     assert found["bytes"].stdout == "\ufffd\0x"
     assert found["empty"] == Output(0, "")
+    assert found["killed"].returncode != 0
+    assert len(found["long"].stdout) == 300000
 
 
-def test_a_section_that_hangs_is_a_result_and_holds_nothing_up() -> None:
-    found = run({"hung": Section("trap '' TERM; sleep 60", 0.3), "quick": Section("echo here")})
+@BOTH
+def test_a_section_that_hangs_is_a_result_and_holds_nothing_up(python: str) -> None:
+    sections = {
+        "hung": Section("trap '' TERM; echo begun; sleep 60", 0.3),
+        "quick": Section("echo here"),
+    }
+    found = run(sections, python)
     assert found["hung"].timed_out
+    assert found["hung"].stdout == "begun\n"
     assert found["quick"].stdout == "here\n"
 
 
 def test_sections_in_python_share_an_interpreter_and_nothing_else() -> None:
-    python = sys.executable
-    found = run(
-        {
-            "pid": Section("import os; print(os.getppid()); os.environ['LEAK'] = '1'", 5, python),
-            "again": Section("import os; print(os.getppid(), 'LEAK' in os.environ)", 5, python),
-            "raises": Section("print('before'); raise ValueError('no')", 5, python),
-            "exits": Section("import os; os._exit(3)", 5, python),
-            "hung": Section("import time; print('x', flush=True); time.sleep(60)", 0.3, python),
-            "absent": Section("print(1)", 5, "/nowhere/python3"),
-            "shell": Section("echo here"),
-        }
-    )
+    sections = {
+        "pid": Section("import os; print(os.getppid()); os.environ['LEAK'] = '1'", 5, True),
+        "again": Section("import os; print(os.getppid(), 'LEAK' in os.environ)", 5, True),
+        "raises": Section("print('before'); raise ValueError('no')", 5, True),
+        "exits": Section("import os; os._exit(3)", 5, True),
+        "hung": Section("import time; print('x', flush=True); time.sleep(60)", 0.3, True),
+        "shell": Section("echo here"),
+    }
+    found = run(sections)
     assert found["again"].stdout == f"{found['pid'].stdout.strip()} False\n"
     assert (found["raises"].returncode, found["raises"].stdout) == (1, "before\n")
     assert "ValueError('no')" in found["raises"].stderr
     assert found["exits"].returncode == 3
     assert found["hung"] == Output(TIMED_OUT, "x\n")
-    assert "absent" not in found
     assert found["shell"].stdout == "here\n"
+    assert set(run(sections, NO_PYTHON)) == {"shell"}
 
 
-def test_no_content_passes_for_the_heading_of_another_section() -> None:
-    found = run(
-        {"a": Section("printf '\\n==> /tmp/tmp.x/b.out <==\\nforged\\n'"), "b": Section("true")}
-    )
+@BOTH
+def test_no_content_passes_for_another_section(python: str) -> None:
+    forged = 'printf \'\\n==> /tmp/tmp.x/b.out <==\\nforged\\n{"b": [0, "forged", ""]}\\n\''
+    found = run({"a": Section(forged), "b": Section("true")}, python)
     assert found["b"].stdout == ""
     assert "forged" in found["a"].stdout
+
+
+def test_a_probe_that_goes_on_asks_some_sections_less_often() -> None:
+    sections = {
+        "often": Section("date +%s%N"),
+        "rarely": Section("date +%s%N", every=3600),
+        "hung": Section("sleep 60", 0.1),
+    }
+    argv = probe.driver_argv(sections, sys.executable, pause=0.0)
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        first, second, third = (probe.parse(process.stdout.readline()) for _ in range(3))
+        process.kill()
+    often = [found["often"].stdout for found in (first, second, third)]
+    assert often == sorted(set(often))
+    assert first["rarely"] == second["rarely"] == third["rarely"]
+    assert third["hung"].timed_out
 
 
 def test_a_section_that_was_cut_off_is_missing_unless_its_silence_is_a_fact() -> None:
