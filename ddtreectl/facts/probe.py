@@ -165,7 +165,7 @@ def driver_argv(
 
 def deadline(sections: Mapping[str, Section]) -> float:
     """Seconds after which the whole script must have ended."""
-    return 2 * max(section.deadline for section in sections.values()) + 10.0
+    return max(section.deadline for section in sections.values()) + 10.0
 
 
 def parse(document: str) -> dict[str, Output]:
