@@ -6,6 +6,7 @@ from ddtreectl.apply.session import Session
 from ddtreectl.env.lock import EnvironmentLock
 from ddtreectl.env.wheel import engine_wheel
 from ddtreectl.errors import UsageError
+from ddtreectl.facts.gpu import unknown
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.facts.records import Generation
 from ddtreectl.inventory.select import Place
@@ -29,12 +30,15 @@ def new_generation(place: Place, service: ServiceSpec, facts: HostFacts, *, forc
         constraints = bundle.constraints().read_text()
         environment = EnvironmentLock.for_python(facts.python, engine_wheel(), constraints).name
     number = next_number(place, facts)
+    # A GPU that is not there, or not told, is what the plan refuses.
+    gpus = [facts.gpus.at(index) or unknown(index) for index in place.slot.gpus]
     unit = render(
         layout=place.layout,
         slot=place.slot_name,
         service=service,
         generation=number,
         environment=environment,
+        gpus=gpus,
     )
     candidate = Candidate(
         number=number,
@@ -44,6 +48,7 @@ def new_generation(place: Place, service: ServiceSpec, facts: HostFacts, *, forc
         unit_text=unit.text,
         environment_file=unit.environment_file,
         staged=False,
+        gpus=tuple(gpu.uuid for gpu in gpus if gpu.uuid),
     )
     return Wish(place, candidate, unit.argv, force)
 

@@ -21,6 +21,7 @@ def stage(session: Session, slot: str, candidate: Candidate) -> None:
         "number": candidate.number,
         "service": candidate.service.model_dump(mode="json"),
         "environment": candidate.environment,
+        "gpus": list(candidate.gpus),
         "unit": candidate.unit,
         "unit_sha256": _sha256(candidate.unit_text.encode()),
         "environment_file_sha256": _sha256(candidate.environment_file.encode()),
@@ -72,6 +73,7 @@ def load(session: Session, generation: Generation) -> Candidate:
         unit_text=unit.decode(errors="replace"),
         environment_file=environment.decode(errors="replace"),
         staged=True,
+        gpus=generation.gpus,
     )
 
 

@@ -79,7 +79,9 @@ class Check:
                 )
             self.session.report.detail(str(self.answer)[:120])
             next(pause)
-        self.answer = self._ask([Request(f"{base}/server_info", 10.0)], 20.0)[0]
+        self.answer = self._ask(
+            [Request(f"{base}/server_info", 10.0, key_file=self.service.api_key)], 20.0
+        )[0]
         if not self.answer.ok:
             self._still_runs(self.session.look())
             raise StepError("the service does not say what it runs", cause=str(self.answer))
@@ -114,7 +116,8 @@ class Check:
             "seed": 0,
         }
         plain = {**body, "ddtree": {"mode": "ar"}}
-        requests = [Request(url, SMOKE_TIMEOUT, body), Request(url, SMOKE_TIMEOUT, plain)]
+        key = self.service.api_key
+        requests = [Request(url, SMOKE_TIMEOUT, sent, key_file=key) for sent in (body, plain)]
         texts = []
         for answer in self._ask(requests, 2 * SMOKE_TIMEOUT + 10.0):
             self.answer = answer

@@ -1,5 +1,7 @@
 """Everything that can fail is done and checked here, while the old service still serves."""
 
+from shlex import join
+
 from ddtreectl import bundle
 from ddtreectl.apply.session import Session
 from ddtreectl.env import build
@@ -7,7 +9,8 @@ from ddtreectl.env.wheel import engine_wheel
 from ddtreectl.errors import StepError
 from ddtreectl.hosts.protocol import check
 from ddtreectl.plan.step import Candidate
-from ddtreectl.units import lint
+from ddtreectl.units import lint, sandbox
+from ddtreectl.units.supervisor import Systemd
 
 LINT_DEADLINE = 60.0
 INSPECT_DEADLINE = 300.0
@@ -53,13 +56,25 @@ def check_unit(session: Session, slot: str, candidate: Candidate) -> None:
 
 
 def check_model(session: Session, candidate: Candidate) -> None:
-    """Let the engine read what the service would load."""
+    """Let the engine read what the service would load, with the rights that it will have."""
     service = candidate.service
     engine = f"{session.layout.environment(candidate.environment)}/bin/ddtree-engine"
     argv = [engine, "inspect", "--model", service.model, "--drafter", service.drafter, "--json"]
-    result = session.host.run(argv, deadline=INSPECT_DEADLINE)
+    result = session.host.run(_as_the_unit(session, candidate, argv), deadline=INSPECT_DEADLINE)
     if not result.ok:
         raise StepError(
             f"model `{service.model}` with drafter `{service.drafter}` cannot be served",
             cause=result.said.removeprefix("error: ")[-2000:],
+            hint="the service has a user of its own: others may have to be let read the files"
+            if "Permission denied" in result.said
+            else "",
         )
+
+
+def _as_the_unit(session: Session, candidate: Candidate, argv: list[str]) -> list[str]:
+    """The command that runs `argv` in the unit's sandbox, on hosts that can."""
+    if not isinstance(session.supervisor, Systemd):
+        return argv
+    confined = sandbox.command(argv, candidate.unit_text, limit=INSPECT_DEADLINE)
+    script = f"command -v systemd-run >/dev/null || exec {join(argv)}; exec {join(confined)}"
+    return ["sh", "-c", script]

@@ -2,8 +2,8 @@
 
 import json
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from shlex import quote
 
 from ddtreectl.apply.interrupts import Interrupts
@@ -34,6 +34,7 @@ class Session:
         operator: who works.
         report: tells the operator.
         interrupts: Ctrl-C.
+        keys: the file on the host with the API keys of a slot's service, by slot.
     """
 
     host: Host
@@ -41,6 +42,7 @@ class Session:
     operator: Operator
     report: Report
     interrupts: Interrupts
+    keys: Mapping[str, str] = field(default_factory=dict)
     _systemd: bool | None = None
 
     @property
@@ -84,6 +86,10 @@ class Session:
             python=self.python,
             show_systemd=Systemd().show(units),
             show_otherwise=self.replacement.show(units) if self.replacement else None,
+            keys={
+                base_url(slots[name].address, slots[name].port): path
+                for name, path in self.keys.items()
+            },
         )
 
     def gather(self, folders: Iterable[str] = (), only: Iterable[str] | None = None) -> HostFacts:

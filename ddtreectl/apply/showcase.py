@@ -92,7 +92,7 @@ def complete(
     name, prompt = str(prompts[0].get("name")), str(prompts[0].get("prompt"))
     base = base_url(service.address, service.port)
     body: dict[str, object] = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
-    asked = Request(f"{base}/v1/completions", COMPLETION_TIMEOUT, body)
+    asked = Request(f"{base}/v1/completions", COMPLETION_TIMEOUT, body, key_file=service.api_key)
     answer = session.ask([asked], COMPLETION_TIMEOUT + 10.0)[0]
     if not answer.ok:
         raise StepError("the service does not complete the prompt", cause=str(answer))

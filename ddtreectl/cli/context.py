@@ -81,6 +81,11 @@ class Context:
             operator=current(),
             report=Report(say),
             interrupts=Interrupts(say),
+            keys={
+                slot_name: settings.api_key
+                for slot_name, slot in entry.slots.items()
+                if (settings := inventory.settings(slot)).api_key
+            },
         )
 
 

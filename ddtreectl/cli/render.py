@@ -1,5 +1,6 @@
 """`ddtreectl render`."""
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -7,6 +8,7 @@ import typer
 from ddtreectl.cli import output
 from ddtreectl.cli.context import Gpu, HostName, Json, Port, SlotName, context
 from ddtreectl.errors import ExitCode
+from ddtreectl.facts.gpu import unknown
 from ddtreectl.inventory.select import find_place, service_for
 from ddtreectl.inventory.service import Mode
 from ddtreectl.units.render import render as render_unit
@@ -35,7 +37,10 @@ def render(
     ] = "ENVIRONMENT",
     as_json: Json = False,
 ) -> int:
-    """Print the unit of a service, for a given number and environment. Asks no host."""
+    """Print the unit of a service, for a given number and environment. Asks no host.
+
+    The UUIDs of GPUs, which only the host knows, and their device nodes are made up.
+    """
     opened = context(ctx)
     inventory = opened.inventory()
     place = find_place(inventory, host, slot=slot, gpu=gpu, port=port)
@@ -48,6 +53,7 @@ def render(
         service=service,
         generation=generation,
         environment=environment,
+        gpus=[replace(unknown(i), uuid=f"UUID-OF-GPU-{i}", minor=i) for i in place.slot.gpus],
     )
     if as_json:
         output.document(

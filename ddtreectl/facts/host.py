@@ -60,6 +60,7 @@ class Scope:
         python: the interpreter to ask.
         show_systemd: command that shows units where systemd runs.
         show_otherwise: command that shows them where it does not, if there is one.
+        keys: the file with the API keys of a service, by its base URL.
     """
 
     layout: Layout
@@ -69,6 +70,7 @@ class Scope:
     python: str
     show_systemd: str
     show_otherwise: str | None
+    keys: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def units(self) -> list[str]:
@@ -95,6 +97,7 @@ class HostFacts:
         records: generations, lock, swaps, environments.
         folders: the model folders that are there.
         answers: HTTP answers by URL.
+        keys: whether a file with API keys is for root's eyes only, by its path.
         missing: sections of the probe that said nothing, or not all in time.
     """
 
@@ -112,6 +115,7 @@ class HostFacts:
     records: Records = field(default_factory=Records)
     folders: frozenset[str] = frozenset()
     answers: Mapping[str, Answer] = field(default_factory=dict)
+    keys: Mapping[str, bool] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
 
     def unit(self, name: str) -> Unit:
@@ -153,7 +157,7 @@ def sections(scope: Scope) -> dict[str, Section]:
     show = scope.show_otherwise or "true"
     units = [layout.unit(name) for name in scope.units]
     requests = [
-        Request(f"{base}{path}", HTTP_TIMEOUT, lines=lines)
+        Request(f"{base}{path}", HTTP_TIMEOUT, lines=lines, key_file=scope.keys.get(base))
         for base in scope.services
         for path, lines in ASKED.items()
     ]
@@ -178,6 +182,7 @@ def sections(scope: Scope) -> dict[str, Section]:
             min(HTTP_TIMEOUT * len(requests), 20.0) + 5.0,
             in_python=True,
         ),
+        "keys": Section(paths.keys_command(sorted(set(scope.keys.values())))),
     }
 
 
@@ -205,5 +210,6 @@ def parse(outputs: Mapping[str, Output], scope: Scope, asked: Iterable[str]) -> 
         records=records.parse(said("records"), scope.layout),
         folders=paths.parse(said("folders")),
         answers={answer.url: answer for answer in http.parse(said("answers"))},
+        keys=paths.parse_keys(said("keys")),
         missing=tuple(name for name in asked if name not in outputs or name in cut_off),
     )

@@ -19,6 +19,8 @@ def ask(request):
         "Host: " + authority, "Connection: close", "Content-Type: application/json",
         "Content-Length: %d" % len(body),
     ]
+    if request["key_file"]:
+        head.append("Authorization: Bearer " + open(request["key_file"]).read().split()[0])
     end = time.monotonic() + request["timeout"]
     with socket.create_connection((host.strip("[]"), int(port)), request["timeout"]) as peer:
         peer.sendall("\r\n".join(head).encode() + b"\r\n\r\n" + body)
@@ -74,12 +76,14 @@ class Request:
         timeout: seconds until the whole answer must be there.
         body: sent as JSON.
         lines: beginnings of the lines of the answer that are wanted; None for all of it.
+        key_file: a file on the host whose first word is the API key; it is read there.
     """
 
     url: str
     timeout: float
     body: dict[str, object] | None = None
     lines: tuple[str, ...] | None = None
+    key_file: str | None = None
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ class Generation:
         created_at: ISO 8601.
         changed_at: when the status last changed.
         reason: why it failed.
+        gpus: the UUIDs of the cards that it is bound to.
     """
 
     slot: str
@@ -48,6 +49,7 @@ class Generation:
     created_at: str
     changed_at: str = ""
     reason: str = ""
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -219,6 +221,7 @@ def _generation(
         created_at=_word(content, "created_at"),
         changed_at=_word(state, "at"),
         reason=_word(state, "reason") if service else "its record cannot be read",
+        gpus=_words(content, "gpus"),
     )
 
 
@@ -230,6 +233,11 @@ def _swap(slot: str, content: dict[str, object]) -> Swap:
         owner=_word(content, "owner"),
         since=_word(content, "since"),
     )
+
+
+def _words(content: dict[str, object], key: str) -> tuple[str, ...]:
+    value = content.get(key)
+    return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
 def _word(content: dict[str, object], key: str) -> str:

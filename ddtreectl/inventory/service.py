@@ -1,5 +1,6 @@
 """A service: one mode of speculative decoding, on one backend, in one slot."""
 
+import re
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
@@ -31,6 +32,19 @@ ModelReference = Annotated[str, AfterValidator(_model_reference)]
 """`bundled`, or the absolute path of a Hugging Face folder on the host."""
 
 
+def _key_file(value: str) -> str:
+    name = value.rpartition("/")[2]
+    if not value.startswith("/") or not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+        raise ValueError(f"`{value}` is no absolute path of a file on the host")
+    if not re.fullmatch(r"[!-9;-~]+", value):
+        raise ValueError(f"`{value}` holds a blank, a colon or a character that is not ASCII")
+    return value
+
+
+KeyFile = Annotated[str, AfterValidator(_key_file)]
+"""A file on the host, which root alone can read."""
+
+
 class Strict(BaseModel):
     """Base of all models: unknown keys and lenient conversions are errors, values never change."""
 
@@ -51,6 +65,8 @@ class ServiceSettings(Strict):
         max_queue: requests that may wait before the server answers 429.
         start_timeout: seconds from start to ready, loading and warm-up included.
         stop_timeout: seconds that running requests get to finish.
+        api_key: a file on the host with the keys that clients may use, one a line. The service gets
+            it as a credential, so that no key is in an argument, a variable or a unit.
     """
 
     backend: Literal["engine"] = "engine"
@@ -63,6 +79,7 @@ class ServiceSettings(Strict):
     max_queue: Annotated[int, Field(ge=0, le=65536)] = 64
     start_timeout: Annotated[int, Field(ge=1, le=7200)] = 180
     stop_timeout: Annotated[int, Field(ge=1, le=600)] = 30
+    api_key: KeyFile | None = None
 
 
 class ServiceSpec(ServiceSettings):

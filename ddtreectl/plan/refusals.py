@@ -6,7 +6,7 @@ from ddtreectl.facts.host import HostFacts
 from ddtreectl.inventory.layout import slot_units
 from ddtreectl.inventory.select import Place
 from ddtreectl.inventory.service import BUNDLED
-from ddtreectl.plan.wish import Wish, installed_generation
+from ddtreectl.plan.wish import Wish, current, installed_generation
 
 MIN_PYTHON = (3, 11)
 ENVIRONMENT_BYTES = {"cpu": 3 << 30, "gpu": 12 << 30}
@@ -23,9 +23,11 @@ def refusals(wish: Wish, facts: HostFacts) -> list[str]:
         *_service_manager(wish, facts),
         *_python(wish, facts),
         *_folders(wish, facts),
+        *_api_key(wish, facts),
         *_disk(wish, facts),
         *port_owner(wish.place, facts),
         *_gpus(wish.place, facts),
+        *_cards(wish, facts),
         *_foreign_units(wish.place, facts),
         *_environment(wish, facts),
     ]
@@ -74,6 +76,14 @@ def _folders(wish: Wish, facts: HostFacts) -> Iterator[str]:
     for what, folder in (("model", service.model), ("drafter", service.drafter)):
         if folder != BUNDLED and folder not in facts.folders:
             yield f"the {what} `{folder}` is no folder with a `config.json` on the host"
+
+
+def _api_key(wish: Wish, facts: HostFacts) -> Iterator[str]:
+    path = wish.candidate.service.api_key
+    if path and path not in facts.keys:
+        yield f"the file with the API keys, `{path}`, is not there"
+    elif path and not facts.keys[path]:
+        yield f"`{path}` must hold a key, belong to root and be readable by root alone (mode 600)"
 
 
 def _disk(wish: Wish, facts: HostFacts) -> Iterator[str]:
@@ -137,6 +147,31 @@ def _gpus(place: Place, facts: HostFacts) -> Iterator[str]:
                 process = facts.processes.get(held.pid) or f"pid {held.pid}"
                 memory = "unknown" if held.memory_mib is None else f"{held.memory_mib} MiB"
                 yield f"GPU {index} is used ({memory}) by {process}, which is not ours to stop"
+
+
+def _cards(wish: Wish, facts: HostFacts) -> Iterator[str]:
+    """Whether the unit is bound to the very cards that the slot has always had."""
+    if facts.gpus.state != "ok":
+        return
+    place, candidate = wish.place, wish.candidate
+    for index in place.slot.gpus:
+        gpu = facts.gpus.at(index)
+        if gpu is not None and gpu.uuid is None:
+            yield f"the driver does not tell the UUID of GPU {index}, which the unit is bound to"
+        elif gpu is not None and gpu.minor is None and facts.systemd:
+            yield f"/proc/driver/nvidia does not tell the device node of {gpu}"
+    for uuid in candidate.gpus:
+        if facts.gpus.called(uuid) is None:
+            yield f"{uuid}, which generation {candidate.number} is bound to, is not there"
+    before = current(place, facts)
+    if candidate.staged or before is None or wish.new_gpu or not before.gpus:
+        return
+    for was, now in zip(before.gpus, candidate.gpus, strict=False):
+        if was != now:
+            yield (
+                f"slot `{place.slot_name}` was bound to {was}, and its GPU is {now} now: has a GPU "
+                "before it been lost? With a new card in its place: `--new-gpu`"
+            )
 
 
 def _foreign_units(place: Place, facts: HostFacts) -> Iterator[str]:

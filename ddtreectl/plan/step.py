@@ -72,6 +72,7 @@ class Candidate:
         unit_text: its unit file.
         environment_file: the content of the file that the unit's EnvironmentFile= names.
         staged: whether it is on the host already, as it is in a rollback.
+        gpus: the UUIDs of the cards that it is bound to.
     """
 
     number: int
@@ -81,6 +82,7 @@ class Candidate:
     unit_text: str
     environment_file: str
     staged: bool
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,14 @@ class Wish:
         candidate: what.
         argv: the command line of the service, for checks.
         force: swap even if the slot serves the same already.
+        new_gpu: the slot may be bound to another card than before.
     """
 
     place: Place
     candidate: Candidate
     argv: tuple[str, ...] = ()
     force: bool = False
+    new_gpu: bool = False
 
 
 def serving(place: Place, facts: HostFacts) -> Generation | None:

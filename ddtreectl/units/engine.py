@@ -1,5 +1,7 @@
 """The command line of `ddtree-engine serve`, and its environment."""
 
+from collections.abc import Sequence
+
 from ddtreectl.inventory.service import ServiceSpec
 
 DRAIN_MARGIN = 5
@@ -23,18 +25,17 @@ def argv(executable: str, service: ServiceSpec) -> list[str]:
         *("--max-running", str(service.max_running)),
         *("--max-queue", str(service.max_queue)),
         *("--drain-timeout", str(service.stop_timeout)),
+        *(("--api-key-file", service.api_key) if service.api_key else ()),
     ]
 
 
-def environment(service: ServiceSpec) -> dict[str, str]:
-    """Variables of the service.
+def environment(gpus: Sequence[str]) -> dict[str, str]:
+    """Variables of a service that has the GPUs with these UUIDs, or none.
 
-    A GPU is chosen by CUDA_VISIBLE_DEVICES in PCI order, the order that `nvidia-smi` counts in, so
-    that the engine sees one device and it is the slot's.
+    A UUID names a card, whereas an index moves to another one when a GPU before it is lost.
     """
-    visible = "" if service.device == "cpu" else service.device.removeprefix("cuda:")
     return {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": visible,
+        "CUDA_VISIBLE_DEVICES": ",".join(gpus),
         "PYTHONUNBUFFERED": "1",
     }

@@ -1,15 +1,17 @@
 """Renders the unit of a generation."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 
 from ddtreectl import __version__, bundle
 from ddtreectl.errors import DdtreectlError
+from ddtreectl.facts.gpu import Gpu
 from ddtreectl.facts.processes import MARK
 from ddtreectl.inventory.layout import Layout, slot_units, unit_name
 from ddtreectl.inventory.service import ServiceSpec
-from ddtreectl.units import engine, escape
+from ddtreectl.units import confinement, engine, escape
 
 RESTART_SECONDS = 10
 WATCHDOG_SECONDS = 120
@@ -33,7 +35,13 @@ class RenderedUnit:
 
 
 def render(
-    *, layout: Layout, slot: str, service: ServiceSpec, generation: int, environment: str
+    *,
+    layout: Layout,
+    slot: str,
+    service: ServiceSpec,
+    generation: int,
+    environment: str,
+    gpus: Sequence[Gpu] = (),
 ) -> RenderedUnit:
     """The unit of `generation` of a slot.
 
@@ -43,6 +51,7 @@ def render(
         service: what the unit serves.
         generation: the generation's number; paths in the unit are this generation's for ever.
         environment: the name of the environment that the engine runs from.
+        gpus: the cards that the unit is bound to, as the driver names them.
 
     Raises:
         DdtreectlError: a value has no place in a unit, or the template is broken.
@@ -50,6 +59,8 @@ def render(
     name = unit_name(slot, service.mode)
     folder = layout.generation(slot, generation)
     argv = engine.argv(f"{layout.environment(environment)}/bin/ddtree-engine", service)
+    uuids = [gpu.uuid or "" for gpu in gpus]
+    minors = [gpu.minor for gpu in gpus if gpu.minor is not None]
     what = f"DDTree {service.mode} on {slot}, port {service.port}"
     try:
         text = (
@@ -69,14 +80,24 @@ def render(
                 environment_name=environment,
                 start_timeout=service.start_timeout,
                 stop_timeout=service.stop_timeout + engine.DRAIN_MARGIN,
+                confinement=confinement.lines(confinement.settings(minors if gpus else None)),
+                credential=_credential(service),
                 restart_seconds=RESTART_SECONDS,
                 watchdog_seconds=WATCHDOG_SECONDS,
             )
         )
-        variables = escape.environment_file(engine.environment(service))
+        variables = escape.environment_file(engine.environment(uuids))
     except (escape.EscapeError, TemplateError) as error:
         raise DdtreectlError(f"unit `{name}` cannot be rendered", cause=str(error)) from error
     return RenderedUnit(name, text, variables, tuple(argv))
+
+
+def _credential(service: ServiceSpec) -> str:
+    """The value of LoadCredential=; the name is the file's own, which the engine looks for."""
+    if not service.api_key:
+        return ""
+    name = service.api_key.rpartition("/")[2]
+    return f"{escape.setting(name)}:{escape.setting(service.api_key)}"
 
 
 def _templates() -> Environment:

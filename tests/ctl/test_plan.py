@@ -75,7 +75,7 @@ ROOM = {
     path: Disk(path, 1 << 40, 10**7)
     for path in ("/var/lib/ddtree", "/var/lib/ddtree/environments", "/etc/systemd/system")
 }
-CARD = Gpu(1, UUID, "RTX PRO 6000", (12, 0), 97887, 4)
+CARD = Gpu(1, UUID, "RTX PRO 6000", (12, 0), 97887, 4, minor=1)
 BARE = HostFacts(
     systemd=True,
     systemd_run=True,

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from ddtreectl import bundle
 from ddtreectl.apply import deadman
 from ddtreectl.errors import DdtreectlError
+from ddtreectl.facts.gpu import unknown
 from ddtreectl.inventory.layout import Layout, slot_units, unit_name
 from ddtreectl.inventory.loader import load
 from ddtreectl.inventory.select import Place, find_place, service_for
@@ -38,6 +40,7 @@ def unit(inventory: str, host: str) -> RenderedUnit:
         service=service,
         generation=7,
         environment="engine-0123456789ab",
+        gpus=[replace(unknown(i), uuid=f"GPU-{i}", minor=i) for i in found.slot.gpus],
     )
 
 
@@ -75,6 +78,44 @@ def test_a_value_that_no_unit_can_hold_is_an_error() -> None:
     assert "control character" in caught.value.cause
 
 
+@needs_analyze
+@pytest.mark.parametrize(("inventory", "host"), [("local.yaml", "local"), ("fleet.yaml", "ct200")])
+def test_the_exposure_of_a_unit(tmp_path: Path, inventory: str, host: str) -> None:
+    rendered = unit(inventory, host)
+    (tmp_path / rendered.name).write_text(rendered.text)
+    bound = ["systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=20"]
+    done = subprocess.run(
+        [*bound, str(tmp_path / rendered.name)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_unit_opens_its_own_gpu_and_no_other() -> None:
+    rendered = unit("fleet.yaml", "ct200")
+    allowed = [line for line in rendered.text.splitlines() if line.startswith("DeviceAllow=")]
+    assert [line.split("/dev/")[1] for line in allowed] == [
+        "nvidia1 rw",
+        "nvidiactl rw",
+        "nvidia-uvm rw",
+    ]
+    assert 'CUDA_VISIBLE_DEVICES="GPU-1"' in rendered.environment_file
+    assert "PrivateDevices=yes" in unit("local.yaml", "local").text
+
+
+def test_an_api_key_is_a_credential_and_no_argument() -> None:
+    found, service = place("fleet.yaml", "ct200")
+    rendered = render(
+        layout=found.layout,
+        slot=found.slot_name,
+        service=service.model_copy(update={"api_key": "/etc/ddtree/key.txt"}),
+        generation=1,
+        environment="e",
+    )
+    assert "LoadCredential=key.txt:/etc/ddtree/key.txt\n" in rendered.text
+    assert rendered.argv[-2:] == ("--api-key-file", "/etc/ddtree/key.txt")
+    assert "key" not in rendered.environment_file
+
+
 def complaints(folder: Path, text: str) -> str:
     path = folder / "ddtree-cpu0-tree.service"
     path.write_text(text)
@@ -107,7 +148,7 @@ def test_systemd_has_nothing_to_say_about_the_unit(tmp_path: Path) -> None:
         ("Restart=always", "Restrt=always", "Unknown key"),
         ("LimitNOFILE=65536", "MemoryMax=abc", "Invalid memory limit"),
         ("TimeoutStartSec=180", "TimeoutStartSec=10x", "Failed to parse"),
-        ("UMask=0027", "Environment=A=b c", "Invalid environment assignment"),
+        ("UMask=0077", "Environment=A=b c", "Invalid environment assignment"),
         ("bin/ddtree-engine", "bin/not-there", "is not executable"),
         ("Description=", "Description=%z ", "Failed to resolve unit specifiers"),
         ("ExecStart=", 'ExecStart="', "Unbalanced quoting"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -60,9 +61,15 @@ class Settings:
 def read_api_keys(path: Path) -> tuple[str, ...]:
     """Read the keys that clients may use, one a line.
 
+    Where systemd hands over a credential of the file's name ($CREDENTIALS_DIRECTORY), that is read
+    instead: the file itself may be for root's eyes only.
+
     Raises:
         EngineError: the file can't be read, or has no key.
     """
+    handed_over = Path(os.environ.get("CREDENTIALS_DIRECTORY", ""), path.name)
+    if handed_over.is_absolute() and handed_over.is_file():
+        path = handed_over
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
