@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # Tests share expensive fixtures within a file; each process holds a PyTorch of its own.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: help setup demo test test-fast test-fleet lab lint format clean
+.PHONY: help setup demo test test-fast test-fleet lab lint format docs clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list.
@@ -49,6 +49,9 @@ lint: setup  ## Check format, style, types and the import layers.
 format: setup  ## Format and fix what ruff can fix.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: setup  ## Write the command reference from the code.
+	$(BIN)/python -m tools.cli_reference
 
 clean:  ## Remove the environment and caches.
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,46 @@
+"""The documentation says what the code does, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tools import cli_reference
+
+REPOSITORY = Path(__file__).parents[1]
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
+
+
+def pages() -> list[Path]:
+    folders = ("docs", "engine", "tests", "benchmarks")
+    found = [*REPOSITORY.glob("*.md"), *(REPOSITORY / ".").glob("*/README.md")]
+    for folder in folders:
+        found += (REPOSITORY / folder).rglob("*.md")
+    return sorted(set(found))
+
+
+def anchors(page: Path) -> Iterator[str]:
+    """What a heading is called in a link: lower case, spaces as hyphens, other signs left out."""
+    for heading in HEADING.findall(page.read_text(encoding="utf-8")):
+        yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_the_command_reference_is_that_of_the_code() -> None:
+    assert cli_reference.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_links_lead_somewhere(page: Path) -> None:
+    lost = []
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            lost.append(link)
+    assert lost == []
