@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from ddtree_engine.config import DrafterConfig, TargetConfig
+from ddtree_engine.ops.conv_commit import conv_commit
+from ddtree_engine.ops.kv_commit import kv_commit
 from ddtree_engine.ops.state_commit import state_commit
 
 
@@ -41,34 +43,25 @@ class Stash:
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """The accepted nodes of each request, as index tensors made once for all layers.
+    """The accepted nodes of each request.
 
     Attributes:
-        lengths: [B] int64, accepted nodes of each request (at least 1: the root).
+        lengths: [B] int64, how many: 0 commits nothing.
         nodes: [B, D] int64, their indices; past the end of a shorter path, index 0.
-        request, node, step: [M] int64, the same without padding, for all requests in turn.
     """
 
     lengths: Tensor
     nodes: Tensor
-    request: Tensor
-    node: Tensor
-    step: Tensor
 
     @classmethod
     def of(cls, paths: Sequence[Sequence[int]], device: torch.device) -> Paths:
         """Lay out one list of node indices a request."""
         longest = max(len(path) for path in paths)
-        flat = [(b, i, t) for b, path in enumerate(paths) for t, i in enumerate(path)]
-        request, node, step = torch.tensor(flat, device=device).unbind(1)
         return cls(
             lengths=torch.tensor([len(path) for path in paths], device=device),
             nodes=torch.tensor(
                 [list(path) + [0] * (longest - len(path)) for path in paths], device=device
             ),
-            request=request,
-            node=node,
-            step=step,
         )
 
 
@@ -80,7 +73,8 @@ class TargetCache:
         tails: [LR, R, K-1, C] last inputs of the convolution of the LR recurrent layers, oldest
             first.
         states: [LR, R, HV, dk, dv] float32.
-        lengths: committed tokens of each row.
+        lengths: committed tokens of each row, as far as the host knows.
+        unread: how many more the device may have committed since.
     """
 
     def __init__(
@@ -111,6 +105,7 @@ class TargetCache:
             )
         self.max_length = max_length
         self.lengths = [0] * rows
+        self.unread = 0
 
     def reset(self, row: int) -> None:
         """Empty a row for a new request."""
@@ -122,7 +117,7 @@ class TargetCache:
         """Exchange two rows."""
         if a == b:
             return
-        T = max(self.lengths[a], self.lengths[b])
+        T = min(self.keys.shape[2], max(self.lengths[a], self.lengths[b]) + self.unread)
         pair, reverse = [a, b], [b, a]
         self.keys[:, pair, :T] = self.keys[:, reverse, :T]
         self.values[:, pair, :T] = self.values[:, reverse, :T]
@@ -130,32 +125,43 @@ class TargetCache:
         self.states[:, pair] = self.states[:, reverse]
         self.lengths[a], self.lengths[b] = self.lengths[b], self.lengths[a]
 
-    def commit(self, stash: Stash, paths: Paths, rows: slice) -> None:
-        """Append the accepted path of each request in `rows` and nothing else of its tree."""
-        start = torch.tensor(self.lengths[rows], device=paths.node.device)
+    def commit(self, stash: Stash, paths: Paths, rows: slice, starts: Tensor) -> None:
+        """Append the accepted path of each request in `rows` and nothing else of its tree.
+
+        Nothing waits for the device; `lengths` is the caller's to advance.
+
+        Args:
+            stash: of the pass over the trees.
+            paths: the accepted nodes.
+            rows: the requests' rows.
+            starts: [B] int64, committed tokens of each, on the device.
+        """
         if stash.attention_keys:
-            position = start[paths.request] + paths.step
-            row = paths.request + rows.start
-            keys = torch.stack(stash.attention_keys)
-            self.keys[:, row, position] = keys[:, paths.request, paths.node]
-            values = torch.stack(stash.attention_values)
-            self.values[:, row, position] = values[:, paths.request, paths.node]
+            kv_commit(
+                torch.stack(stash.attention_keys),
+                torch.stack(stash.attention_values),
+                paths.nodes,
+                paths.lengths,
+                starts,
+                self.keys[:, rows],
+                self.values[:, rows],
+            )
         if stash.conv_inputs:
-            request = torch.arange(len(paths.lengths), device=start.device)[:, None]
             state_commit(
-                torch.stack(stash.keys)[:, request, paths.nodes],
-                torch.stack(stash.values)[:, request, paths.nodes],
-                torch.stack(stash.log_decays)[:, request, paths.nodes],
-                torch.stack(stash.strengths)[:, request, paths.nodes],
+                torch.stack(stash.keys),
+                torch.stack(stash.values),
+                torch.stack(stash.log_decays),
+                torch.stack(stash.strengths),
                 paths.lengths,
                 self.states[:, rows],
+                paths.nodes,
             )
-            inputs = torch.stack(stash.conv_inputs)[:, request, paths.nodes]
-            history = torch.cat([self.tails[:, rows], inputs], dim=2)
-            last = paths.lengths[:, None] + torch.arange(self.tails.shape[2], device=start.device)
-            self.tails[:, rows] = history[:, request, last]
-        for offset, length in enumerate(paths.lengths.tolist()):
-            self.lengths[rows.start + offset] += length
+            inputs = torch.stack(stash.conv_inputs)
+            conv_commit(inputs, paths.nodes, paths.lengths, self.tails[:, rows])
+
+    def advance(self, row: int, count: int) -> None:
+        """Note that `count` tokens of a row have been committed."""
+        self.lengths[row] += count
 
 
 class DrafterCache:
@@ -163,7 +169,7 @@ class DrafterCache:
 
     Attributes:
         keys, values: [L, R, T, HKV, d].
-        lengths: tokens of each row.
+        lengths, unread: as in `TargetCache`.
     """
 
     def __init__(
@@ -179,6 +185,7 @@ class DrafterCache:
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
         self.lengths = [0] * rows
+        self.unread = 0
 
     def reset(self, row: int) -> None:
         """Empty a row for a new request."""
@@ -188,18 +195,30 @@ class DrafterCache:
         """Exchange two rows."""
         if a == b:
             return
-        T = max(self.lengths[a], self.lengths[b])
+        T = min(self.keys.shape[2], max(self.lengths[a], self.lengths[b]) + self.unread)
         pair, reverse = [a, b], [b, a]
         self.keys[:, pair, :T] = self.keys[:, reverse, :T]
         self.values[:, pair, :T] = self.values[:, reverse, :T]
         self.lengths[a], self.lengths[b] = self.lengths[b], self.lengths[a]
 
-    def append(self, keys: Tensor, values: Tensor, paths: Paths, rows: slice) -> None:
-        """Append [L, B, D, HKV, d] keys and values of the accepted tokens of each request."""
-        start = torch.tensor(self.lengths[rows], device=keys.device)
-        position = start[paths.request] + paths.step
-        row = paths.request + rows.start
-        self.keys[:, row, position] = keys[:, paths.request, paths.step]
-        self.values[:, row, position] = values[:, paths.request, paths.step]
-        for offset, length in enumerate(paths.lengths.tolist()):
-            self.lengths[rows.start + offset] += length
+    def append(
+        self, keys: Tensor, values: Tensor, counts: Tensor, rows: slice, starts: Tensor
+    ) -> None:
+        """Append keys and values of the accepted tokens of each request.
+
+        Nothing waits for the device; `lengths` is the caller's to advance.
+
+        Args:
+            keys: [L, B, D, HKV, d]
+            values: [L, B, D, HKV, d]
+            counts: [B] int64, how many of the D are accepted.
+            rows: the requests' rows.
+            starts: [B] int64, committed tokens of each, on the device.
+        """
+        B, D = keys.shape[1:3]
+        steps = torch.arange(D, device=keys.device).expand(B, D)
+        kv_commit(keys, values, steps, counts, starts, self.keys[:, rows], self.values[:, rows])
+
+    def advance(self, row: int, count: int) -> None:
+        """Note that `count` tokens of a row have been appended."""
+        self.lengths[row] += count

@@ -22,13 +22,16 @@ from torch import Tensor
 
 from ddtree_engine.cache import DrafterCache, Paths, TargetCache
 from ddtree_engine.config import check_fit
+from ddtree_engine.device_round import DeviceRound, RoundShape
 from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.errors import CapacityError, EngineError, RequestError
 from ddtree_engine.ops.topk_logprob import topk_logprob
+from ddtree_engine.round_pipeline import DEPTH, RoundPipeline, bucket
+from ddtree_engine.row_state import RowState
 from ddtree_engine.sampling import choose_batch
 from ddtree_engine.sequence import Mode, Sequence, Speculation
 from ddtree_engine.shadow import BUDGETS, ShadowEvidence
-from ddtree_engine.target import TargetModel
+from ddtree_engine.target import TargetModel, Verification
 from ddtree_engine.tree import DraftTree, best_first, chain, fixed_point, walk
 from ddtree_engine.tree_batch import TreeBatch
 
@@ -39,8 +42,9 @@ PREFILL_CHUNK = 128
 """Prompt tokens a prefill step takes; a running request waits for no more between two rounds."""
 
 RecurrentState = Literal["exact", "leak"]
-Stage = Literal["prefill", "draft", "build", "verify", "accept", "commit"]
-STAGES: tuple[Stage, ...] = ("prefill", "draft", "build", "verify", "accept", "commit")
+Stage = Literal["prefill", "draft", "build", "verify", "accept", "commit", "round"]
+"""Parts of the loop; a round on the device has no parts that the host could time."""
+STAGES: tuple[Stage, ...] = ("prefill", "draft", "build", "verify", "accept", "commit", "round")
 
 
 class Decoder:
@@ -57,6 +61,7 @@ class Decoder:
         rows: int = 1,
         max_length: int,
         recurrent_state: RecurrentState = "exact",
+        device_rounds: bool | None = None,
     ) -> None:
         """Reserve the caches.
 
@@ -67,6 +72,9 @@ class Decoder:
             max_length: tokens of one request, prompt and `max_tokens` together.
             recurrent_state: "leak" lets siblings see each other's recurrent state, the unsafe
                 shortcut; for experiments that measure what it costs.
+            device_rounds: whether rounds run without the host (`device_round.py`), their results
+                being read one round late; by default on a GPU only. Batches with a shadow request,
+                and leaking ones, are always led by the host.
 
         Raises:
             CheckpointError: the drafter does not fit.
@@ -79,8 +87,12 @@ class Decoder:
         self.rows, self.max_length = rows, max_length
         self.device = target.embed_tokens.weight.device
         dtype = target.embed_tokens.weight.dtype
-        # The last round of a request may commit drafts beyond those that it still emits.
-        room = max_length + (0 if drafter is None else drafter.config.block_size - 1)
+        if device_rounds is None:
+            device_rounds = self.device.type == "cuda"
+        # The last round of a request may commit drafts beyond those that it still emits, and one
+        # more round may run before its end is seen.
+        block = 1 if drafter is None else drafter.config.block_size
+        room = max_length + block - 1 + (block * (DEPTH - 1) if device_rounds else 0)
         self.drafter_cache: DrafterCache | None = None
         try:
             self.cache = TargetCache(
@@ -95,6 +107,13 @@ class Decoder:
                 f"there is no memory for the caches of {rows} x {max_length} tokens",
                 hint="ask for a shorter context or for fewer requests at once",
             ) from error
+        self.state = RowState(rows, self.device)
+        self.pipeline: RoundPipeline | None = None
+        if device_rounds and recurrent_state == "exact":
+            self.pipeline = RoundPipeline(self._device_round, self.state)
+            for one in (self.cache, self.drafter_cache):
+                if one is not None:
+                    one.unread = DEPTH * block
         self.sequences: list[Sequence] = []
         # Host time. On a GPU, work that a stage only launches is waited for in the next one that
         # reads a result: the drafter's in `draft`, the target's in `accept`.
@@ -161,6 +180,7 @@ class Decoder:
             self._swap(row, decoding - 1)
             row = decoding - 1
         self._swap(row, last)
+        self.state.clear(last)
         self.sequences.pop()
         sequence.row = -1
 
@@ -170,6 +190,7 @@ class Decoder:
         self.cache.swap(a, b)
         if self.drafter_cache is not None:
             self.drafter_cache.swap(a, b)
+        self.state.swap(a, b)
         one, other = self.sequences[a], self.sequences[b]
         self.sequences[a], self.sequences[b] = other, one
         one.row, other.row = b, a
@@ -178,6 +199,17 @@ class Decoder:
         """Move a request whose prompt is committed behind the last one that decodes."""
         first_prefilling = sum(one.decoding for one in self.sequences) - 1
         self._swap(sequence.row, first_prefilling)
+        speculation = sequence.speculation
+        chain = 0 if self.drafter is None else self.drafter.config.block_size - 1
+        budgets = {Mode.AR: 0, Mode.TREE: speculation.budget}
+        self.state.set(
+            sequence.row,
+            length=self.cache.lengths[sequence.row],
+            anchor=sequence.anchor,
+            budget=budgets.get(speculation.mode, chain),
+            width=min(_candidates(sequence), self.target.config.vocab_size),
+            sampling=sequence.sampling,
+        )
 
     @torch.inference_mode()
     def prefill(self, sequence: Sequence) -> None:
@@ -217,9 +249,16 @@ class Decoder:
     def _verify_and_commit_all(self, batch: TreeBatch, rows: slice, *, speculating: bool) -> None:
         layers = self._feature_layers if speculating else ()
         found = self.target.verify(batch, self.cache, rows, layers)
-        every = Paths.of([list(range(batch.tokens.shape[1]))], self.device)
-        self._push_features(found.features, every, rows)
-        self.cache.commit(found.stash, every, rows)
+        self._commit(found, [list(range(batch.tokens.shape[1]))], rows)
+
+    def _commit(self, found: Verification, paths: list[list[int]], rows: slice) -> None:
+        """Append the accepted path of each request in `rows` to the caches."""
+        accepted = Paths.of(paths, self.device)
+        starts = torch.tensor(self.cache.lengths[rows], device=self.device)
+        self._push_features(found.features, accepted, rows, starts)
+        self.cache.commit(found.stash, accepted, rows, starts)
+        for row, path in enumerate(paths, start=rows.start):
+            self.cache.advance(row, len(path))
 
     @property
     def _feature_layers(self) -> tuple[int, ...]:
@@ -231,14 +270,73 @@ class Decoder:
 
         Returns:
             Each of them with the tokens that it emitted. A request that has ended has a
-            `finish_reason` and keeps its row until `stop`.
+            `finish_reason` and keeps its row until `stop`. One that has just begun to decode may
+            not be among them yet: rounds on the device are told of one round late.
         """
         running = [one for one in self.sequences if one.decoding]
-        if not running:
-            return []
         unfinished = [one.finish_reason is None for one in running]
         if not all(unfinished):
             raise EngineError("a finished request is still in its row: call `stop` first")
+        if self.pipeline is None:
+            return self._host_round(running) if running else []
+        if any(one.speculation.mode is Mode.SHADOW for one in running):
+            while len(self.pipeline):
+                if outcome := self._read(self.pipeline):
+                    return outcome
+            outcome = self._host_round(running)
+            for one in running:
+                self.state.lengths[one.row] = self.cache.lengths[one.row]
+                self.state.anchors[one.row] = one.anchor
+            return outcome
+        with self._timed("round"):
+            while True:
+                while running and len(self.pipeline) < DEPTH:
+                    self.pipeline.launch(self._round_shape(running), running)
+                if not len(self.pipeline):
+                    return []
+                if outcome := self._read(self.pipeline):
+                    return outcome
+
+    def _read(self, pipeline: RoundPipeline) -> list[tuple[Sequence, list[int]]]:
+        """What the oldest round in flight gave to the requests that are still here."""
+        outcome = []
+        for one, tokens, sound in pipeline.read():
+            if one.row < 0 or one.finish_reason is not None:
+                continue
+            for cache in (self.cache, self.drafter_cache):
+                if cache is not None:
+                    cache.advance(one.row, len(tokens))
+            if not sound:
+                one.finish_reason = "failed"
+            outcome.append((one, one.take(tokens) if sound else []))
+        return outcome
+
+    def _round_shape(self, running: SequenceOf[Sequence]) -> RoundShape:
+        """The shape of the round that serves them all."""
+        sampling = [one.sampling for one in running if not one.sampling.greedy]
+        drafting = [one for one in running if _drafts(one)]
+        chain = 0 if self.drafter is None else self.drafter.config.block_size - 1
+        return RoundShape(
+            rows=bucket(len(running), self.rows),
+            budget=max(
+                (
+                    one.speculation.budget if one.speculation.mode is Mode.TREE else chain
+                    for one in drafting
+                ),
+                default=0,
+            ),
+            width=min(max(map(_candidates, drafting), default=0), self.target.config.vocab_size),
+            sampled=bool(sampling),
+            filters=any(one.top_k or one.top_p < 1.0 for one in sampling),
+        )
+
+    def _device_round(self, shape: RoundShape) -> DeviceRound:
+        return DeviceRound(
+            self.target, self.drafter, self.cache, self.drafter_cache, self.state, shape
+        )
+
+    def _host_round(self, running: list[Sequence]) -> list[tuple[Sequence, list[int]]]:
+        """A round led by the host, which knows every number of it."""
         rows = slice(0, len(running))
         trees = self._shape(running, rows)
         with self._timed("verify"):
@@ -255,9 +353,7 @@ class Decoder:
         with self._timed("accept"):
             paths, emitted = self._accept(running, trees, logits, batch)
         with self._timed("commit"):
-            accepted = Paths.of(paths, self.device)
-            self._push_features(found.features, accepted, rows)
-            self.cache.commit(found.stash, accepted, rows)
+            self._commit(found, paths, rows)
         outcome = [
             (one, [] if one.finish_reason == "failed" else one.take(tokens))
             for one, tokens in zip(running, emitted, strict=True)
@@ -291,15 +387,18 @@ class Decoder:
             emitted.append([*(tree.tokens[node] for node in path[1:]), bonus])
         return paths, emitted
 
-    def _push_features(self, features: Tensor | None, paths: Paths, rows: slice) -> None:
+    def _push_features(
+        self, features: Tensor | None, paths: Paths, rows: slice, starts: Tensor
+    ) -> None:
         """Give the drafter the features of the accepted tokens, and of no other node."""
         if features is None or self.drafter is None or self.drafter_cache is None:
             return
         request = torch.arange(len(paths.lengths), device=self.device)[:, None]
-        start = torch.tensor(self.cache.lengths[rows], device=self.device)
         steps = torch.arange(paths.nodes.shape[1], device=self.device)
-        keys, values = self.drafter.context(features[request, paths.nodes], start[:, None] + steps)
-        self.drafter_cache.append(keys, values, paths, rows)
+        keys, values = self.drafter.context(features[request, paths.nodes], starts[:, None] + steps)
+        self.drafter_cache.append(keys, values, paths.lengths, rows, starts)
+        for row, count in enumerate(paths.lengths.tolist(), start=rows.start):
+            self.drafter_cache.advance(row, count)
 
     def _shape(self, running: SequenceOf[Sequence], rows: slice) -> list[DraftTree]:
         """The tree of each request for this round."""

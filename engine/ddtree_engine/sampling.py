@@ -91,7 +91,8 @@ def filter_logits(logits: Tensor, params: SamplingParams) -> Tensor:
     """
     if params.greedy:
         raise ValueError("greedy choice has no scores: take the argmax of the logits")
-    scores = logits.float() / params.temperature
+    # A tensor divides alike on every device; a number would be turned into its inverse on a GPU.
+    scores = logits.float() / torch.full((), params.temperature, device=logits.device)
     candidates = scores.shape[-1]
     if 0 < params.top_k < candidates:
         candidates = params.top_k
@@ -128,13 +129,13 @@ def _keep_top_p(scores: Tensor, p: float, candidates: int) -> Tensor:
 
 
 def philox4x32(
-    counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, int]
+    counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int | Tensor, int | Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the four output words of Philox-4x32-10.
 
     Args:
         counter: four int64 tensors of words in [0, 2**32), of shapes that broadcast together.
-        key: two words.
+        key: two words, or tensors of such that broadcast with the counter.
 
     Returns:
         Four int64 tensors of words in [0, 2**32), each of the broadcast shape.
@@ -227,3 +228,99 @@ def choose_batch(logits: Tensor, positions: Tensor, params: Sequence[SamplingPar
         return logits.argmax(-1)
     rows = zip(logits, positions, params, strict=True)
     return torch.stack([choose(*row) for row in rows])
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingTensors:
+    """Sampling parameters of B requests where the device can read them.
+
+    Attributes:
+        temperatures: [B] float32; 0 is greedy.
+        top_ks: [B] int64; 0 keeps all.
+        top_ps: [B] float64.
+        seeds: [B] int64, the 64 bits of each seed.
+    """
+
+    temperatures: Tensor
+    top_ks: Tensor
+    top_ps: Tensor
+    seeds: Tensor
+
+    @classmethod
+    def empty(cls, rows: int, device: torch.device) -> SamplingTensors:
+        """Greedy parameters for so many rows."""
+        return cls(
+            temperatures=torch.zeros(rows, device=device),
+            top_ks=torch.zeros(rows, dtype=torch.int64, device=device),
+            top_ps=torch.ones(rows, dtype=torch.float64, device=device),
+            seeds=torch.zeros(rows, dtype=torch.int64, device=device),
+        )
+
+    def set(self, row: int, params: SamplingParams) -> None:
+        """Write the parameters of one request."""
+        self.temperatures[row] = params.temperature
+        self.top_ks[row] = params.top_k
+        self.top_ps[row] = params.top_p
+        self.seeds[row] = params.seed - (1 << 64) if params.seed >= 1 << 63 else params.seed
+
+    def first(self, rows: int) -> SamplingTensors:
+        """The parameters of the first `rows` requests, as views."""
+        return SamplingTensors(
+            self.temperatures[:rows], self.top_ks[:rows], self.top_ps[:rows], self.seeds[:rows]
+        )
+
+
+def choose_nodes(
+    logits: Tensor,
+    depths: Tensor,
+    starts: Tensor,
+    params: SamplingTensors,
+    *,
+    depth: int,
+    filters: bool,
+) -> Tensor:
+    """Choose a token after every node of a batch of trees: `choose_batch` in fixed shapes.
+
+    Nothing waits for the device, and no shape depends on a number there.
+
+    Args:
+        logits: [B, N, V], any float type.
+        depths: [B, N] int64 of the nodes.
+        starts: [B] int64 position of each root.
+        params: of the requests.
+        depth: of the deepest node at most.
+        filters: whether any request has a top-k or a top-p.
+
+    Returns:
+        [B, N] int64 token ids.
+    """
+    V = logits.shape[-1]
+    greedy = params.temperatures == 0.0
+    temperatures = params.temperatures.masked_fill(greedy, 1.0)
+    scores = logits.float() / temperatures[:, None, None]
+    if filters:
+        scores = _keep(scores, params)
+    steps = torch.arange(1, depth + 2, device=logits.device)
+    positions = (starts[:, None] + steps)[:, :, None]
+    blocks = torch.arange((V + 3) // 4, device=logits.device)
+    zero = torch.zeros_like(positions)
+    seeds = params.seeds[:, None, None]
+    words = philox4x32((blocks, positions, zero, zero), (seeds & _WORD, (seeds >> 32) & _WORD))
+    noise = gumbel_from_words(torch.stack(words, dim=-1).flatten(2)[..., :V])
+    request = torch.arange(len(logits), device=logits.device)[:, None]
+    drawn = (scores + noise[request, depths]).argmax(-1)
+    return torch.where(greedy[:, None], logits.argmax(-1), drawn)
+
+
+def _keep(scores: Tensor, params: SamplingTensors) -> Tensor:
+    """Drop the tokens that top-k, then top-p leave out; see `filter_logits`."""
+    V = scores.shape[-1]
+    ordered, ids = scores.sort(dim=-1, descending=True, stable=True)
+    top_ks = torch.where(params.top_ks > 0, params.top_ks, V)[:, None, None]
+    ordered = ordered.masked_fill(torch.arange(V, device=scores.device) >= top_ks, -math.inf)
+    mass = ordered.double().softmax(-1).cumsum(-1)
+    before = mass.roll(1, -1)
+    before[..., 0] = 0.0
+    top_ps = params.top_ps[:, None, None]
+    ordered = ordered.masked_fill((before >= top_ps) & (top_ps < 1.0), -math.inf)
+    return torch.full_like(scores, -math.inf).scatter_(-1, ids, ordered)

@@ -88,10 +88,14 @@ class TargetModel(nn.Module):
         embedded: Tensor = self.embed_tokens(tokens)
         return embedded
 
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits [..., V] of normed hidden states [..., H], in their dtype."""
+        weight = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+        return F.linear(hidden, weight)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Float32 logits [..., V] of normed hidden states [..., H]."""
-        weight = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
-        return F.linear(hidden, weight).float()
+        return self.head(hidden).float()
 
     def verify(
         self,

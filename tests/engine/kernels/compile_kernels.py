@@ -39,14 +39,11 @@ POINTERS = {
     "log_probs": "*fp32",
     "ancestors": "*i1",
 }
-HALF = {"x", "tail", "weight", "out", "q", "k", "v", "a", "b", "A_log", "dt_bias"} | {
-    *("k_context", "v_context", "logits", "gate", "residual", "normed", "total"),
-    *("q_weight", "k_weight", "q_out", "k_out"),
-}
 HALF = (
     {"x", "tail", "weight", "out", "q", "k", "v", "a", "b", "A_log", "dt_bias"}
     | {*("k_context", "v_context", "logits", "gate", "inputs", "tails")}
     | {*("keys", "values", "key_cache", "value_cache")}
+    | {*("residual", "normed", "q_weight", "k_weight", "q_out", "k_out")}
 )
 
 

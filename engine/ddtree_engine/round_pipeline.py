@@ -1,0 +1,129 @@
+"""Rounds in flight: launched one after the other on the device, read one round late.
+
+On a GPU a round is a CUDA graph, captured when its shape first comes up. Its result goes to pinned
+memory behind an event, and the next round is launched before the host looks at it, so the device
+never waits for the host. The price is one round of overrun for a request that has ended, whose
+tokens nobody reads.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ddtree_engine.device_round import DeviceRound, RoundShape
+from ddtree_engine.row_state import RowState
+from ddtree_engine.sequence import Sequence
+
+DEPTH = 2
+"""Rounds that may be in flight: one that runs and one behind it."""
+
+BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Batch sizes that rounds are captured for."""
+
+MAX_GRAPHS = 64
+"""Shapes that are kept; past it the one used least recently goes."""
+
+
+class Read(NamedTuple):
+    """What a round gave one request.
+
+    Attributes:
+        sequence: the request.
+        tokens: it accepted, the bonus last.
+        sound: whether its numbers were finite.
+    """
+
+    sequence: Sequence
+    tokens: list[int]
+    sound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    sequences: list[Sequence]
+    result: Tensor
+    done: torch.Event | None
+
+
+def bucket(count: int, rows: int) -> int:
+    """Return the smallest batch size of a round that holds `count` requests of `rows` rows."""
+    return min(rows, next((size for size in BUCKETS if size >= count), rows))
+
+
+class GraphedRound:
+    """A device round as a CUDA graph."""
+
+    def __init__(self, steps: DeviceRound, state: RowState, pool: Any) -> None:
+        """Compile what it launches, then capture it; nothing is committed meanwhile."""
+        with state.paused():
+            steps()
+            steps()
+        torch.cuda.synchronize(state.lengths.device)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, pool=pool):
+            self._result = steps()
+
+    def __call__(self) -> Tensor:
+        """Launch it; the tensor is overwritten by the next launch of any graph of the pool."""
+        self._graph.replay()
+        return self._result
+
+
+class RoundPipeline:
+    """The rounds in flight of one decoder."""
+
+    def __init__(self, make: Callable[[RoundShape], DeviceRound], state: RowState) -> None:
+        """Start with nothing in flight.
+
+        Args:
+            make: a round of a shape, over the decoder's caches.
+            state: what rounds read and advance.
+        """
+        self._make, self._state = make, state
+        self._rounds: dict[RoundShape, Callable[[], Tensor]] = {}
+        self._flying: deque[_InFlight] = deque()
+        self._on_gpu = state.lengths.is_cuda
+        self._pool = torch.cuda.graph_pool_handle() if self._on_gpu else None
+
+    def __len__(self) -> int:
+        """How many rounds are in flight."""
+        return len(self._flying)
+
+    def prepare(self, shape: RoundShape) -> Callable[[], Tensor]:
+        """Return the round of a shape, captured if it was not."""
+        found = self._rounds.pop(shape, None)
+        if found is None:
+            found = self._make(shape)
+            if self._pool is not None:
+                found = GraphedRound(found, self._state, self._pool)
+            while len(self._rounds) >= MAX_GRAPHS:
+                del self._rounds[next(iter(self._rounds))]
+        self._rounds[shape] = found
+        return found
+
+    def launch(self, shape: RoundShape, sequences: list[Sequence]) -> None:
+        """Launch a round for `sequences`, which sit in the first rows; waits for nothing."""
+        result = self.prepare(shape)()
+        done = None
+        if self._on_gpu:
+            pinned = torch.empty(result.shape, dtype=result.dtype, pin_memory=True)
+            result = pinned.copy_(result, non_blocking=True)
+            done = torch.Event("cuda")
+            done.record()
+        self._flying.append(_InFlight(list(sequences), result, done))
+
+    def read(self) -> list[Read]:
+        """Wait for the oldest round in flight; what it gave to each request of it."""
+        oldest = self._flying.popleft()
+        if oldest.done is not None:
+            oldest.done.synchronize()
+        return [
+            Read(one, row[2 : 2 + row[0]], bool(row[1]))
+            for one, row in zip(oldest.sequences, oldest.result.tolist(), strict=False)
+        ]

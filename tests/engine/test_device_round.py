@@ -1,0 +1,144 @@
+"""Rounds without the host emit what rounds led by the host emit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ddtree_engine.decoder import Decoder
+from ddtree_engine.drafter import DrafterModel
+from ddtree_engine.engine import Engine, load_engine
+from ddtree_engine.sampling import SamplingParams, SamplingTensors, choose_batch, choose_nodes
+from ddtree_engine.sequence import Mode, Sequence, Speculation
+from ddtree_engine.target import TargetModel
+from tests.engine.test_decoder import FILTERED, GREEDY, MODES, SAMPLED, prompt, run
+
+SHAPES = [
+    Speculation(Mode.AR),
+    Speculation(Mode.LINEAR),
+    Speculation(Mode.TREE, budget=12, topk=3),
+    Speculation(Mode.TREE, budget=40, topk=11),
+]
+
+
+@pytest.mark.parametrize(
+    "sampling", [GREEDY, SAMPLED, FILTERED], ids=["greedy", "t0.8", "filtered"]
+)
+@pytest.mark.parametrize("speculation", SHAPES, ids=lambda one: f"{one.mode}-{one.budget}")
+def test_one_request(
+    target: TargetModel, drafter: DrafterModel, sampling: SamplingParams, speculation: Speculation
+) -> None:
+    led, alone = (
+        Decoder(target, drafter, max_length=240, device_rounds=device) for device in (False, True)
+    )
+    for length in (1, 150):
+        one, other = (Sequence(prompt(length), 40, sampling, speculation) for _ in range(2))
+        run(led, one)
+        run(alone, other)
+        assert other.emitted == one.emitted
+        assert other.accepted == one.accepted
+
+
+def test_requests_of_every_mode_come_and_go(target: TargetModel, drafter: DrafterModel) -> None:
+    def requests() -> list[Sequence]:
+        shapes = [*SHAPES, *MODES]
+        samplings = [GREEDY, SAMPLED, FILTERED]
+        return [
+            Sequence(prompt(3 + 37 * i, i), 12 + 7 * (i % 4), samplings[i % 3], shapes[i])
+            for i in range(len(shapes))
+        ]
+
+    decoder = Decoder(target, drafter, max_length=400)
+    alone = [run(decoder, one)[0] for one in requests()]
+    for rows in (3, 5):
+        together = Decoder(target, drafter, rows=rows, max_length=400, device_rounds=True)
+        assert run(together, *requests()) == alone
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 6])
+def test_a_request_may_fill_the_context_to_the_last_token(
+    target: TargetModel, drafter: DrafterModel, max_tokens: int
+) -> None:
+    (ar,) = run(
+        Decoder(target, drafter, max_length=20 + max_tokens),
+        Sequence(prompt(20), max_tokens, SAMPLED, Speculation(Mode.AR)),
+    )
+    decoder = Decoder(target, drafter, max_length=20 + max_tokens, device_rounds=True)
+    for speculation in SHAPES:
+        assert run(decoder, Sequence(prompt(20), max_tokens, SAMPLED, speculation)) == [ar]
+
+
+def test_a_cancelled_request_leaves_no_trace(target: TargetModel, drafter: DrafterModel) -> None:
+    decoder = Decoder(target, drafter, rows=2, max_length=200, device_rounds=True)
+    (expected,) = run(decoder, Sequence(prompt(9), 30, GREEDY, SHAPES[2]))
+    gone, stays = (Sequence(prompt(n), 30, GREEDY, SHAPES[2]) for n in (50, 9))
+    for one in (gone, stays):
+        decoder.start(one)
+        while not one.decoding:
+            decoder.prefill(one)
+    decoder.round()
+    decoder.stop(gone)
+    before = list(gone.emitted)
+    while stays.finish_reason is None:
+        decoder.round()
+    assert gone.emitted == before
+    assert stays.emitted == expected
+    decoder.stop(stays)
+    assert decoder.round() == []
+
+
+def test_numbers_that_are_not_finite_end_their_own_request(
+    target: TargetModel, drafter: DrafterModel
+) -> None:
+    decoder = Decoder(target, drafter, rows=2, max_length=200, device_rounds=True)
+    (expected,) = run(decoder, Sequence(prompt(9), 30, GREEDY, SHAPES[2]))
+    broken, sound = (Sequence(prompt(9), 30, GREEDY, SHAPES[2]) for _ in range(2))
+    for one in (broken, sound):
+        decoder.start(one)
+        while not one.decoding:
+            decoder.prefill(one)
+    decoder.cache.states[:, broken.row] = torch.nan
+    run(decoder)
+    assert broken.finish_reason == "failed"
+    assert broken.emitted == []
+    assert sound.emitted == expected
+
+
+def test_choices_in_fixed_shapes_are_those_of_each_request() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(4, 9, 57, generator=generator) * 3
+    logits[0, 0, 5:20] = logits[0].max() + 1  # a tie
+    depths = torch.randint(0, 5, (4, 9), generator=generator)
+    starts = torch.tensor([0, 7, 100, 5])
+    params = [GREEDY, SAMPLED, FILTERED, SamplingParams(0.5, top_k=5, seed=-3)]
+    tensors = SamplingTensors.empty(4, torch.device("cpu"))
+    for row, one in enumerate(params):
+        tensors.set(row, one)
+    chosen = choose_nodes(logits, depths, starts, tensors, depth=5, filters=True)
+    assert torch.equal(chosen, choose_batch(logits, starts[:, None] + depths + 1, params))
+
+
+@pytest.fixture(scope="module")
+def demo() -> Engine:
+    return load_engine(device="cpu")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_demo_in_a_batch_of_mixed_prefixes(demo: Engine, temperature: float) -> None:
+    text = "def parse(self, text, start=0):\n    if not text:\n        return None\n" * 3
+    tokens = demo.tokenizer.encode(text)
+    prompts = [tokens[:5], tokens[:40], tokens]
+    sampling = SamplingParams(temperature=temperature, seed=3)
+    for speculation in (
+        Speculation(Mode.AR),
+        Speculation(Mode.LINEAR),
+        Speculation(Mode.TREE, budget=16, topk=8),
+    ):
+        emitted = []
+        for device_rounds in (False, True):
+            requests = [Sequence(one, 24, sampling, speculation) for one in prompts]
+            decoder = Decoder(
+                demo.target, demo.drafter, rows=3, max_length=256, device_rounds=device_rounds
+            )
+            emitted.append(run(decoder, *requests))
+        assert emitted[0] == emitted[1]
