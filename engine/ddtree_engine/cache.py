@@ -7,7 +7,7 @@ Every tensor has a row for each request that can run at once. A verify pass only
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 from torch import Tensor
@@ -39,6 +39,17 @@ class Stash:
     values: list[Tensor] = field(default_factory=list)
     log_decays: list[Tensor] = field(default_factory=list)
     strengths: list[Tensor] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the tensors keep from being reused."""
+        lists = (getattr(self, one.name) for one in fields(self))
+        storages = {
+            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+            for tensors in lists
+            for tensor in tensors
+        }
+        return sum(storages.values())
 
 
 @dataclass(frozen=True, slots=True)

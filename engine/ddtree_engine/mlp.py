@@ -22,6 +22,11 @@ class GatedMLP(nn.Module):
         """Make one product of the two that take `x`; see `fused_linear.fuse`."""
         self._gate_up = fuse(self.gate_proj, self.up_proj)
 
+    def products(self) -> list[Tensor]:
+        """The weights that a pass multiplies with, in order."""
+        first = [self.gate_proj.weight, self.up_proj.weight]
+        return [*(first if self._gate_up is None else [self._gate_up]), self.down_proj.weight]
+
     def forward(self, x: Tensor) -> Tensor:
         """[B, N, H] to [B, N, H]."""
         hidden = silu_mul(project(x, self._gate_up, self.gate_proj, self.up_proj))

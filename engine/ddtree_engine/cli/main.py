@@ -11,13 +11,14 @@ import os
 import sys
 
 from ddtree_engine import __version__
-from ddtree_engine.cli import check, generate, inspect, serve, train
+from ddtree_engine.cli import bench, check, generate, inspect, serve, train
 from ddtree_engine.errors import EngineError
 
 COMMANDS = {
     "serve": serve,
     "generate": generate,
     "check": check,
+    "bench": bench,
     "inspect": inspect,
     "train": train,
 }

@@ -43,6 +43,18 @@ class DrafterAttention(nn.Module):
         """Make one product of the three that take `x`; see `fused_linear.fuse`."""
         self._qkv = fuse(self.q_proj, self.k_proj, self.v_proj)
 
+    def products(self) -> list[Tensor]:
+        """The weights that a draft multiplies with, in order."""
+        first = [self.q_proj.weight, self.k_proj.weight, self.v_proj.weight]
+        return [*(first if self._qkv is None else [self._qkv]), self.o_proj.weight]
+
+    @property
+    def context_weight(self) -> Tensor:
+        """Weight [2 * HKV * d, H] that gives features their keys and values."""
+        if self._qkv is None:
+            return torch.cat([self.k_proj.weight, self.v_proj.weight])
+        return self._qkv[self.q_proj.out_features :]
+
     def _heads(self, x: Tensor, rope: Rope, queries: int) -> tuple[Tensor, Tensor, Tensor]:
         """Split `x` [B, M, *] after so many channels of queries; norm and rotate."""
         rest = (x.shape[-1] - queries) // 2
@@ -61,7 +73,7 @@ class DrafterAttention(nn.Module):
 
     def keys_values(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
         """Rotated keys and values [B, M, HKV, d] of projected features."""
-        fused = None if self._qkv is None else self._qkv[self.q_proj.out_features :]
+        fused = None if self._qkv is None else self.context_weight
         _, k, v = self._heads(project(x, fused, self.k_proj, self.v_proj), rope, queries=0)
         return k, v
 
@@ -92,6 +104,10 @@ class DrafterLayer(nn.Module):
         self.mlp = GatedMLP(config.hidden_size, config.intermediate_size)
         self.input_layernorm = RMSNorm(config.hidden_size, eps, zero_centered=False)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, eps, zero_centered=False)
+
+    def products(self) -> list[Tensor]:
+        """The weights that a draft multiplies with, in order."""
+        return [*self.self_attn.products(), *self.mlp.products()]
 
 
 class DrafterModel(nn.Module):

@@ -1,6 +1,6 @@
 """The target: a hybrid of gated delta net and attention layers, or a dense transformer."""
 
-from ddtree_engine.target.load import check_target, load_target
+from ddtree_engine.target.load import FLOAT32_PARAMETERS, check_target, load_target
 from ddtree_engine.target.model import TargetModel, Verification
 
-__all__ = ["TargetModel", "Verification", "check_target", "load_target"]
+__all__ = ["FLOAT32_PARAMETERS", "TargetModel", "Verification", "check_target", "load_target"]

@@ -41,6 +41,11 @@ class Attention(nn.Module):
         """Make one product of the three that take `x`; see `fused_linear.fuse`."""
         self._qkv = fuse(self.q_proj, self.k_proj, self.v_proj)
 
+    def products(self) -> list[Tensor]:
+        """The weights that a pass multiplies with, in order."""
+        first = [self.q_proj.weight, self.k_proj.weight, self.v_proj.weight]
+        return [*(first if self._qkv is None else [self._qkv]), self.o_proj.weight]
+
     def project(
         self, x: Tensor, rope: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:

@@ -45,6 +45,11 @@ class GatedDeltaNet(nn.Module):
     def _projections(self) -> tuple[nn.Linear, ...]:
         return self.in_proj_qkv, self.in_proj_z, self.in_proj_b, self.in_proj_a
 
+    def products(self) -> list[Tensor]:
+        """The weights that a pass multiplies with, in order."""
+        first = [one.weight for one in self._projections]
+        return [*(first if self._qkvzba is None else [self._qkvzba]), self.out_proj.weight]
+
     def split_heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys (both l2-normalised, queries scaled) and values of `mixed` [B, N, C]."""
         B, N, _ = mixed.shape

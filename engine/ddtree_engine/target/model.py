@@ -53,6 +53,12 @@ class DecoderLayer(nn.Module):
             config.hidden_size, eps, zero_centered=zero_centered
         )
 
+    def products(self) -> list[Tensor]:
+        """The weights that a pass multiplies with, in order."""
+        mixer = self.linear_attn if self.self_attn is None else self.self_attn
+        assert mixer is not None
+        return [*mixer.products(), *self.mlp.products()]
+
 
 class TargetModel(nn.Module):
     """A hybrid or dense causal language model with the checkpoint's own parameter names."""
@@ -72,8 +78,7 @@ class TargetModel(nn.Module):
 
     def fuse(self) -> None:
         """Make one product of the projections that share an input, in every layer."""
-        for layer in self.layers:
-            assert isinstance(layer, DecoderLayer)
+        for layer in self.decoder_layers():
             for part in (layer.self_attn, layer.linear_attn, layer.mlp):
                 if part is not None:
                     part.fuse()
@@ -88,10 +93,18 @@ class TargetModel(nn.Module):
         embedded: Tensor = self.embed_tokens(tokens)
         return embedded
 
+    @property
+    def head_weight(self) -> Tensor:
+        """Weight [V, H] of the output head, which may be the embedding's."""
+        return self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of normed hidden states [..., H], in their dtype."""
-        weight = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
-        return F.linear(hidden, weight)
+        return F.linear(hidden, self.head_weight)
+
+    def decoder_layers(self) -> list[DecoderLayer]:
+        """The layers in order, with their type."""
+        return [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Float32 logits [..., V] of normed hidden states [..., H]."""
@@ -125,8 +138,7 @@ class TargetModel(nn.Module):
         out = self.embed(batch.tokens)
         stream: Tensor | None = None
         recurrent = full = 0
-        for index, layer in enumerate(self.layers):
-            assert isinstance(layer, DecoderLayer)
+        for index, layer in enumerate(self.decoder_layers()):
             normed, stream = layer.input_layernorm.add(out, stream)
             if index - 1 in feature_layers:
                 features[index - 1] = stream
