@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ddtree_engine.config import check_fit, read_drafter_config, read_target_config
+from ddtree_engine.config import check_fit
+from ddtree_engine.config_file import read_drafter_config, read_target_config
 from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.errors import CheckpointError
 from ddtree_engine.target import FLOAT32_PARAMETERS, TargetModel
