@@ -8,6 +8,7 @@ from ddtreectl.facts import (
     driver,
     gpu,
     http,
+    kernel_log,
     metrics,
     paths,
     ports,
@@ -20,6 +21,7 @@ from ddtreectl.facts.disk import Disk
 from ddtreectl.facts.driver import Driver
 from ddtreectl.facts.gpu import Gpus
 from ddtreectl.facts.http import Answer, Request
+from ddtreectl.facts.kernel_log import KernelLog
 from ddtreectl.facts.output import Output
 from ddtreectl.facts.ports import Listener
 from ddtreectl.facts.probe import Section
@@ -90,6 +92,7 @@ class HostFacts:
         disk: free space by path.
         driver: the driver of the GPUs, as the kernel knows it.
         gpus: the GPUs.
+        kernel_log: what the kernel says of them since boot.
         listeners: who listens on which port.
         processes: by pid.
         units: state of the units by name.
@@ -108,6 +111,7 @@ class HostFacts:
     disk: Mapping[str, Disk] = field(default_factory=dict)
     driver: Driver = field(default_factory=Driver)
     gpus: Gpus = field(default_factory=lambda: Gpus("absent"))
+    kernel_log: KernelLog = field(default_factory=KernelLog)
     listeners: Sequence[Listener] = ()
     processes: Mapping[int, Process] = field(default_factory=dict)
     units: Mapping[str, Unit] = field(default_factory=dict)
@@ -173,6 +177,7 @@ def sections(scope: Scope) -> dict[str, Section]:
         "disk": Section(disk.command([layout.root, layout.environments, layout.unit_dir])),
         "driver": Section(driver.command(), driver.SMI_TIMEOUT + 2.0),
         "gpus": Section(gpu.command(), gpu.DEADLINE, every=GPUS_EVERY),
+        "kernel_log": Section(kernel_log.command(), kernel_log.DEADLINE),
         "ports": Section(ports.command()),
         "processes": Section(processes.SCRIPT, 10.0, in_python=True),
         "records": Section(records.command(layout)),
@@ -203,6 +208,7 @@ def parse(outputs: Mapping[str, Output], scope: Scope, asked: Iterable[str]) -> 
         disk=disk.parse(said("disk")),
         driver=driver.parse(said("driver")),
         gpus=gpu.parse(said("gpus")),
+        kernel_log=kernel_log.parse(said("kernel_log")),
         listeners=ports.parse(said("ports")),
         processes=processes.parse(said("processes")),
         units=systemd.parse(said("units")),
