@@ -118,6 +118,8 @@ class HostEntry(Strict):
             by default `python3`, and on a local host the one that runs ddtreectl.
         revert_after: seconds after which a host that hears nothing more of an operator in the
             middle of a swap returns to the last good generation by itself.
+        gpus: how many GPUs it has; by default as many as its slots and what is protected name.
+            A host that shows fewer has lost one.
         slots: by name.
         protected: what must be left alone.
     """
@@ -131,6 +133,7 @@ class HostEntry(Strict):
     unit_dir: AbsolutePath = "/etc/systemd/system"
     python: AbsolutePath | None = None
     revert_after: Annotated[int, Field(ge=20, le=3600)] = 90
+    gpus: Annotated[int, Field(ge=0, le=64)] | None = None
     slots: Annotated[dict[SlotName, Slot], Field(min_length=1)]
     protected: Annotated[list[Protected], Field(default_factory=list)]
 
