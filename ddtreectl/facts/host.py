@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from ddtreectl.facts import (
     disk,
     driver,
-    gpu,
     http,
     kernel_log,
     metrics,
+    nvidia_smi,
     paths,
     ports,
     processes,
@@ -43,10 +43,16 @@ ASKED: dict[str, tuple[str, ...] | None] = {
 GPUS_EVERY = 30.0
 """Seconds between two questions to the driver: each holds its locks for a moment."""
 
-STATUS = ("systemd", "units", "unit_files", "gpus", "ports", "processes", "records", "answers")
+LOG_EVERY = 10.0
+"""Seconds between two readings of the kernel log."""
+
+STATUS = (
+    *("systemd", "units", "unit_files", "gpus", "kernel_log"),
+    *("ports", "processes", "records", "answers"),
+)
 """The sections that tell what runs and how it does."""
 
-MAY_HANG = {"driver", "gpus", "answers"}
+MAY_HANG = {"driver", "gpus", "kernel_log", "answers"}
 """Sections whose silence is itself a fact: a driver that hangs, a service that does not answer."""
 
 
@@ -176,8 +182,8 @@ def sections(scope: Scope) -> dict[str, Section]:
         "python": Section(python.command(scope.python)),
         "disk": Section(disk.command([layout.root, layout.environments, layout.unit_dir])),
         "driver": Section(driver.command(), driver.SMI_TIMEOUT + 2.0),
-        "gpus": Section(gpu.command(), gpu.DEADLINE, every=GPUS_EVERY),
-        "kernel_log": Section(kernel_log.command(), kernel_log.DEADLINE),
+        "gpus": Section(nvidia_smi.command(), nvidia_smi.DEADLINE, every=GPUS_EVERY),
+        "kernel_log": Section(kernel_log.command(), kernel_log.DEADLINE, every=LOG_EVERY),
         "ports": Section(ports.command()),
         "processes": Section(processes.SCRIPT, 10.0, in_python=True),
         "records": Section(records.command(layout)),
@@ -207,7 +213,7 @@ def parse(outputs: Mapping[str, Output], scope: Scope, asked: Iterable[str]) -> 
         python=python.parse(said("python")),
         disk=disk.parse(said("disk")),
         driver=driver.parse(said("driver")),
-        gpus=gpu.parse(said("gpus")),
+        gpus=nvidia_smi.parse(said("gpus")),
         kernel_log=kernel_log.parse(said("kernel_log")),
         listeners=ports.parse(said("ports")),
         processes=processes.parse(said("processes")),

@@ -68,8 +68,9 @@ class KernelLog:
     """What was read.
 
     Attributes:
-        source: where from; None where neither could be read.
-        now: the host's time when it was read, in seconds since the epoch.
+        source: where from; None where neither could be read to its end.
+        now: the host's time when it was read, in seconds since the epoch; None where there was no
+            reason to.
         errors: by GPU and number.
     """
 
@@ -115,7 +116,7 @@ def parse(output: Output) -> KernelLog:
         key = error.pci, error.xid
         before = found.pop(key, None)
         found[key] = error if before is None else _merged(before, error)
-    return KernelLog(source, now, tuple(found.values()))
+    return KernelLog(None if output.timed_out else source, now, tuple(found.values()))
 
 
 _NOW = re.compile(r"now (\d{1,15}) (\d{1,15}(?:\.\d{1,9})?)")

@@ -225,6 +225,9 @@ def _driver_signs(facts: HostFacts, wanted: int) -> Iterator[tuple[str, str]]:
         yield sign, " ".join(gpus.said.split())[:200]
     elif (there := len(gpus.gpus) + len(gpus.unlisted)) < wanted:
         yield "missing", f"{there} of {wanted} are there"
+    log = facts.kernel_log
+    if log.now is not None and log.source is None:
+        yield "unread-log", ""
     module, library = facts.driver.version, facts.driver.library
     if module and library and module != library and "mismatch" not in seen:
         yield "mismatch", f"module {module}, library {library}"

@@ -321,6 +321,13 @@ DRIVER: dict[str, Row] = {
         "install the NVIDIA driver with its tools",
         FIELD,
     ),
+    "unread-log": Row(
+        _DEGRADED,
+        "driver",
+        "the kernel log cannot be read, so that errors of GPUs go unseen",
+        "run `journalctl -k -b` and `dmesg` on the host",
+        FIELD,
+    ),
     "missing": Row(
         _CORDON,
         "hardware",

@@ -19,10 +19,10 @@ from ruamel.yaml import YAML
 from ddtreectl.facts import (
     disk,
     driver,
-    gpu,
     host,
     http,
     kernel_log,
+    nvidia_smi,
     paths,
     ports,
     probe,
@@ -60,7 +60,7 @@ def parse_records(output: Output) -> dict[str, object]:
 
 def parse_gpus(output: Output) -> dict[str, object]:
     """The GPUs with what the driver tells of them: fields that it does not tell are left out."""
-    found = gpu.parse(output)
+    found = nvidia_smi.parse(output)
     value = {key: item for key, item in plain(found).items() if item}
     for kind in ("gpus", "unlisted"):
         rows = [{k: v for k, v in row.items() if v is not None} for row in value.pop(kind, [])]

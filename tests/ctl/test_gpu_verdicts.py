@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from ddtreectl.facts import gpu, kernel_log
+from ddtreectl.facts import kernel_log, nvidia_smi
 from ddtreectl.facts.driver import Driver
 from ddtreectl.facts.gpu import Gpus
 from ddtreectl.facts.host import HostFacts
@@ -36,7 +36,8 @@ def health(case: dict[str, Any]) -> HostHealth:
     entry = HostEntry.model_validate(
         {"address": "10.0.0.1", "gpus": case.get("inventory"), "slots": {"a": slot}}
     )
-    log = f"now 1700003600 4000.0\njournal\n{case.get('log', '')}"
+    source = case.get("source", "journal\n")
+    log = f"now 1700003600 4000.0\n{source}{case.get('log', '')}"
     processes = {
         pid: Process(
             pid=pid,
@@ -52,7 +53,7 @@ def health(case: dict[str, Any]) -> HostHealth:
         for pid in PIDS
     }
     facts = HostFacts(
-        gpus=gpu.parse(Output(case.get("returncode", 0), case.get("gpus", HEALTHY))),
+        gpus=nvidia_smi.parse(Output(case.get("returncode", 0), case.get("gpus", HEALTHY))),
         kernel_log=kernel_log.parse(Output(0, log)),
         driver=Driver(**case.get("driver", {})),
         processes=processes,
@@ -141,7 +142,7 @@ def test_what_speaks_against_a_place() -> None:
 @given(said=st.binary(max_size=400), log=st.binary(max_size=400), code=st.integers(0, 255))
 def test_whatever_a_host_says_there_is_a_verdict(said: bytes, log: bytes, code: int) -> None:
     text = said.decode(errors="replace")
-    for stdout in (text, f"driver\n580\nnodes\n{text}\ngpus {gpu.COLUMNS[0]}\n{text}"):
+    for stdout in (text, f"driver\n580\nnodes\n{text}\ngpus {nvidia_smi.COLUMNS[0]}\n{text}"):
         case = {"gpus": stdout, "returncode": code, "log": log.decode(errors="replace")}
         assert health(case).verdict in Verdict
 
@@ -154,8 +155,8 @@ CELLS = st.sampled_from(
 @given(rows=st.lists(st.lists(CELLS, min_size=3, max_size=12), max_size=6))
 def test_whatever_a_table_holds_there_is_a_verdict(rows: list[list[str]]) -> None:
     lines = "\n".join(", ".join(row) for row in rows)
-    for columns in gpu.COLUMNS:
-        found = gpu.parse(Output(0, f"gpus {columns}\n{lines}\nstatus 0\n"))
+    for columns in nvidia_smi.COLUMNS:
+        found = nvidia_smi.parse(Output(0, f"gpus {columns}\n{lines}\nstatus 0\n"))
         assert isinstance(found, Gpus)
         case = {"gpus": f"gpus {columns}\n{lines}\nstatus 0\n"}
         assert health(case).verdict in Verdict

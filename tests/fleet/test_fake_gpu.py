@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from ddtreectl.facts import gpu as gpu_facts
+from ddtreectl.facts import nvidia_smi
 from ddtreectl.facts.output import Output
 from tests.fleet.lab.base_layer import GUEST
 from tests.fleet.lab.fleet import Fleet
@@ -190,13 +190,13 @@ def test_ddtreectl_reads_every_fault(driver: Driver, fault: GpuFault) -> None:
     said = "driver\n580.95.05\nnodes\n"
     for path in sorted((driver.folder / "driver/nvidia/gpus").glob("*/information")):
         said += path.read_text()
-    code, rows = driver.asked(f"--query-gpu={gpu_facts.COLUMNS[0]}", CSV)
-    said += f"gpus {gpu_facts.COLUMNS[0]}\n{rows}status {code}\n"
-    if code not in gpu_facts.DATA_IS_VALID:
-        said += f"alone {gpu_facts.COLUMNS[0]}\n"
+    code, rows = driver.asked(f"--query-gpu={nvidia_smi.COLUMNS[0]}", CSV)
+    said += f"gpus {nvidia_smi.COLUMNS[0]}\n{rows}status {code}\n"
+    if code not in nvidia_smi.DATA_IS_VALID:
+        said += f"alone {nvidia_smi.COLUMNS[0]}\n"
         for card in HEALTHY.gpus:
-            said += driver.asked(f"--query-gpu={gpu_facts.COLUMNS[0]}", CSV, "-i", card.pci)[1]
-    found = gpu_facts.parse(Output(0, said))
+            said += driver.asked(f"--query-gpu={nvidia_smi.COLUMNS[0]}", CSV, "-i", card.pci)[1]
+    found = nvidia_smi.parse(Output(0, said))
     healthy = [gpu.uuid for gpu in found.gpus if gpu.memory_total_mib == 97887 and not gpu.fault]
     assert found.driver == "580.95.05"
     assert (UUIDS[1] in healthy) == (fault != "handle-everywhere")
