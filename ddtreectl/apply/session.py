@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from shlex import quote
 
@@ -116,6 +116,28 @@ class Session:
         if "systemd" in sections:
             self._systemd = facts.systemd
         return facts
+
+    def watch(self, only: Sequence[str], pause: float) -> Iterator[HostFacts]:
+        """Probe the host again and again, by one command that goes on until it is closed.
+
+        Raises:
+            UnreachableError: it does not answer, or no longer.
+            StepError: the host cannot run the probe.
+        """
+        scope = self.scope()
+        every = host_facts.sections(scope)
+        sections = {name: every[name] for name in only}
+        said: list[str] = []
+        for line in self.host.stream(probe.driver_argv(sections, self.python, pause)):
+            if outputs := probe.parse(line):
+                yield host_facts.parse(outputs, scope, sections)
+            else:
+                said.append(line)
+        raise StepError(
+            f"`{self.host.name}` no longer answers the probe",
+            cause="".join(said[-5:]),
+            hint=f"does `{self.python}` run on the host?",
+        )
 
     def look(self) -> HostFacts:
         """Units, ports and processes alone: what changes while a service starts or stops."""

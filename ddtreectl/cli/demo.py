@@ -16,7 +16,7 @@ from ddtreectl.apply import showcase
 from ddtreectl.apply.deploy import Deployment
 from ddtreectl.apply.lock import stale
 from ddtreectl.apply.showcase import Comparison, Completion
-from ddtreectl.cli import output
+from ddtreectl.cli import output, status_table
 from ddtreectl.cli.context import Json, context
 from ddtreectl.errors import ExitCode, StepError
 from ddtreectl.facts.http import base_url
@@ -69,13 +69,13 @@ def demo(
     locked = lock is not None and not stale(lock, session.operator)
     state = host_status(name, place.host, facts, now=time.time(), locked=locked)
     if as_json:
-        document = output.status_document([state], {})
+        document = status_table.document([state], {})
         document |= {"completion": asdict(completion), "comparison": asdict(comparison)}
         output.document(document)
         return int(ExitCode.DONE)
     console = output.stdout()
     console.print()
-    output.status([state], {})
+    console.print(status_table.table([state], {}))
     _completion(console, completion)
     _comparison(console, comparison)
     _farewell(console, name, service)

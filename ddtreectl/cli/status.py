@@ -1,21 +1,27 @@
 """`ddtreectl status`."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
 
 from ddtreectl.apply.lock import stale
-from ddtreectl.cli import output
+from ddtreectl.apply.session import Session
+from ddtreectl.apply.watch import Watch
+from ddtreectl.cli import output, status_table
 from ddtreectl.cli.context import Json, context
 from ddtreectl.errors import DdtreectlError, ExitCode
-from ddtreectl.facts.host import STATUS
+from ddtreectl.facts.host import STATUS, HostFacts
 from ddtreectl.hosts.pool import on_each
 from ddtreectl.inventory.select import find_host
-from ddtreectl.plan.status import HostStatus, host_status
+from ddtreectl.plan.status import HostStatus, exit_code, host_status
 
-FINE = {"healthy", "stopped", "starting", "draining"}
+Seen = Mapping[str, HostStatus | DdtreectlError]
+
+PATIENCE = 15.0
+"""Seconds, on top of the interval, that a watched host may be silent."""
 
 
 def status(
@@ -23,43 +29,95 @@ def status(
     host: Annotated[
         str | None, typer.Argument(metavar="HOST", help="A host; all of them if left out.")
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again and again, over the same connections.")
+    ] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0, max=3600, help="Seconds between two looks.")
+    ] = 2.0,
+    count: Annotated[
+        int | None, typer.Option("--count", min=1, help="End after so many looks.")
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Show what runs on a host, or on all hosts of the inventory.
 
-    Exit code 0: nothing is wrong; 1: a service is unhealthy or failed, or a swap was interrupted;
-    3: some hosts are unreachable; 4: all are.
+    Exit code 0: nothing is wrong; 1: a service is unhealthy or failed, its unit is not the one that
+    was deployed, or a swap was interrupted; 3: some hosts are unreachable; 4: all are.
     """
     opened = context(ctx)
     inventory = opened.inventory()
     if host:
         find_host(inventory, host)
-
-    def look(name: str) -> HostStatus:
-        session = opened.session(inventory, name)
-        facts = session.gather(only=STATUS)
-        lock = facts.records.lock
-        locked = lock is not None and not stale(lock, session.operator)
-        return host_status(name, session.entry, facts, now=time.time(), locked=locked)
-
     names = [host] if host else list(inventory.hosts)
-    outcomes = dict(on_each(names, look))
+    sessions = {name: opened.session(inventory, name) for name in names}
+    if watch:
+        return _watch(sessions, interval, count, as_json=as_json)
+    outcomes = dict(on_each(names, lambda name: _status(sessions[name], _gather(sessions[name]))))
     seen = {name: outcomes[name] for name in names}
-    reached = [found for found in seen.values() if isinstance(found, HostStatus)]
-    failures = {name: e for name, e in seen.items() if isinstance(e, DdtreectlError)}
     if as_json:
-        output.document(output.status_document(reached, failures))
+        output.document(status_table.document(*_parted(seen)))
     else:
-        output.status(reached, failures)
-    return int(_code(reached, failures))
+        output.stdout().print(status_table.table(*_parted(seen)))
+    return int(exit_code(*_parted(seen)))
 
 
-def _code(reached: list[HostStatus], failures: Mapping[str, DdtreectlError]) -> ExitCode:
-    if failures and reached:
-        return ExitCode.PARTIAL
-    if failures:
-        codes = {failure.exit_code for failure in failures.values()}
-        return codes.pop() if len(codes) == 1 else ExitCode.UNREACHABLE
-    wrong = any(s.health not in FINE for host in reached for s in host.services)
-    unfinished = any(host.interrupted for host in reached)
-    return ExitCode.FAILED if wrong or unfinished else ExitCode.DONE
+def _gather(session: Session) -> HostFacts:
+    return session.gather(only=STATUS)
+
+
+def _status(session: Session, facts: HostFacts) -> HostStatus:
+    lock = facts.records.lock
+    locked = lock is not None and not stale(lock, session.operator)
+    return host_status(session.host.name, session.entry, facts, now=time.time(), locked=locked)
+
+
+def _parted(seen: Seen) -> tuple[list[HostStatus], dict[str, DdtreectlError]]:
+    reached = [found for found in seen.values() if isinstance(found, HostStatus)]
+    return reached, {name: e for name, e in seen.items() if isinstance(e, DdtreectlError)}
+
+
+def _watch(
+    sessions: Mapping[str, Session], interval: float, count: int | None, *, as_json: bool
+) -> int:
+    def look(name: str) -> Iterator[HostStatus]:
+        rate = Rate()
+        for facts in sessions[name].watch(STATUS, interval):
+            yield rate.applied(_status(sessions[name], facts))
+
+    rounds = Watch(list(sessions), look, interval + PATIENCE).rounds()
+    code = ExitCode.DONE
+    try:
+        with status_table.Screen(plain=as_json) as screen:
+            for number, seen in enumerate(rounds, 1):
+                code = exit_code(*_parted(seen))
+                if as_json:
+                    output.line(status_table.document(*_parted(seen)))
+                else:
+                    screen.show(status_table.table(*_parted(seen)))
+                if number == count:
+                    break
+    except KeyboardInterrupt:
+        pass  # the usual end of a watch
+    return int(code)
+
+
+@dataclass
+class Rate:
+    """Decoding speed of a host's services between two looks, instead of since their start."""
+
+    at: float = 0.0
+    tokens: Mapping[tuple[str, int | None], float] | None = None
+
+    def applied(self, host: HostStatus) -> HostStatus:
+        """The status with the speed since the last look."""
+        now, before, since = time.monotonic(), self.tokens or {}, self.at
+        told = {(s.slot, s.pid): s.tokens for s in host.services if s.tokens is not None}
+        self.at, self.tokens = now, told
+        services = tuple(
+            replace(s, tokens_per_second=(told[key] - before[key]) / (now - since))
+            if (key := (s.slot, s.pid)) in told and key in before
+            else s
+            for s in host.services
+        )
+        return replace(host, services=services)

@@ -1,19 +1,24 @@
 """What a host runs, for a reader: one entry a slot that has ever served. Pure."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ddtreectl.facts.host import HostFacts
+from ddtreectl.errors import DdtreectlError, ExitCode
+from ddtreectl.facts import told
+from ddtreectl.facts.gpu import Gpus
+from ddtreectl.facts.host import ASKED, HostFacts
 from ddtreectl.facts.http import Answer, base_url
-from ddtreectl.facts.output import as_float, as_int
 from ddtreectl.facts.records import Generation
 from ddtreectl.facts.systemd import Unit
 from ddtreectl.inventory.model import HostEntry
 from ddtreectl.inventory.select import Place
+from ddtreectl.inventory.service import ServiceSpec
 from ddtreectl.plan.refusals import port_owner
 from ddtreectl.plan.wish import current
+
+FINE = {"healthy", "stopped", "starting", "draining"}
 
 Health = Literal["healthy", "starting", "draining", "unhealthy", "failed", "stopped"]
 
@@ -28,6 +33,7 @@ class ServiceStatus:
         unit: its unit.
         mode: `linear`, `shadow` or `tree`; what the service says, else what was deployed.
         backend: the server program.
+        version: of the server program, as it says itself.
         budget: nodes of the tree besides the root.
         topk: candidates for each depth.
         port: where it listens.
@@ -36,8 +42,6 @@ class ServiceStatus:
             not), `stopped` (on purpose).
         generation: the deployed state that runs, or that would.
         generation_status: `pending`, `good` or `failed`.
-        acceptance_length: tokens a round since the start (τ), or None before any request.
-        tokens_per_second: decoding speed since the start, or None before any request.
         uptime_seconds: since the process started, or None.
         pid: the main process, or None.
         model: the target model.
@@ -45,6 +49,7 @@ class ServiceStatus:
         deployed_by: user@host.
         deployed_at: ISO 8601.
         restarts: how often it ended and was restarted, or None where nothing restarts it.
+        drift: how the host differs from the generation, in words; empty where it does not.
         problem: what is wrong, in words; empty where nothing is.
     """
 
@@ -53,14 +58,20 @@ class ServiceStatus:
     unit: str
     mode: str | None
     backend: str | None
+    version: str | None
     budget: int | None
     topk: int | None
     port: int
     health: Health
     generation: int
     generation_status: str
+    max_running: int | None
+    effective_max_running: int | None
     acceptance_length: float | None
     tokens_per_second: float | None
+    tokens: float | None
+    running: int | None
+    queued: int | None
     uptime_seconds: float | None
     pid: int | None
     model: str | None
@@ -68,6 +79,7 @@ class ServiceStatus:
     deployed_by: str
     deployed_at: str
     restarts: int | None
+    drift: str
     problem: str
 
 
@@ -82,6 +94,7 @@ class HostStatus:
         lock: who works on the host, or None.
         interrupted: swaps that nobody works on any more, in words.
         empty_slots: slots that have never served.
+        gpus: what the driver says of the GPUs: facts, and no judgement.
         services: the services.
     """
 
@@ -91,6 +104,7 @@ class HostStatus:
     lock: str | None
     interrupted: tuple[str, ...]
     empty_slots: tuple[str, ...]
+    gpus: Gpus
     services: tuple[ServiceStatus, ...]
 
 
@@ -126,6 +140,7 @@ def host_status(
             if not locked
         ),
         empty_slots=tuple(empty),
+        gpus=facts.gpus,
         services=tuple(services),
     )
 
@@ -136,26 +151,32 @@ def _service(place: Place, facts: HostFacts, now: float) -> ServiceStatus | None
         return None
     unit = facts.unit(generation.unit)
     spec = generation.service
+    backend, mode = (spec.backend, spec.mode.value) if spec else (None, None)
     answers = _answers(place, facts)
-    info = answers["/server_info"].content if unit.running else {}
-    totals = info.get("totals")
-    totals = totals if isinstance(totals, dict) else {}
+    seen = told.read(answers if unit.running else {}, backend or "", mode)
     health, problem = _health(place, facts, unit, answers)
     process = facts.processes.get(unit.main_pid or 0)
+    drift = _drift(generation, facts, unit)
     return ServiceStatus(
         host=place.host_name,
         slot=place.slot_name,
         unit=generation.unit,
-        mode=str(info["mode"]) if "mode" in info else spec.mode.value if spec else None,
-        backend=spec.backend if spec else None,
-        budget=as_int(info.get("budget")) or (spec.budget if spec else None),
-        topk=as_int(info.get("topk")) or (spec.topk if spec else None),
+        mode=seen.mode or mode,
+        backend=backend,
+        version=seen.version,
+        budget=seen.budget or (spec.budget if spec else None),
+        topk=seen.topk or (spec.topk if spec else None),
         port=place.slot.port,
         health=health,
         generation=generation.number,
         generation_status=generation.status,
-        acceptance_length=as_float(totals.get("acceptance_length")),
-        tokens_per_second=as_float(totals.get("decode_tokens_per_second")),
+        max_running=spec.max_running if spec else None,
+        effective_max_running=seen.max_running,
+        acceptance_length=seen.acceptance_length,
+        tokens_per_second=seen.tokens_per_second,
+        tokens=seen.tokens,
+        running=seen.running,
+        queued=seen.queued,
         uptime_seconds=max(0.0, now - process.started) if process and unit.running else None,
         pid=unit.main_pid if unit.running else None,
         model=spec.model if spec else None,
@@ -163,7 +184,8 @@ def _service(place: Place, facts: HostFacts, now: float) -> ServiceStatus | None
         deployed_by=generation.created_by,
         deployed_at=generation.created_at,
         restarts=unit.restarts,
-        problem=problem or _drift(generation, facts) or _restarted(unit),
+        drift=drift,
+        problem=problem or drift or _restarted(unit) or _fewer(spec, seen),
     )
 
 
@@ -171,7 +193,7 @@ def _answers(place: Place, facts: HostFacts) -> Mapping[str, Answer]:
     base = base_url(place.slot.address, place.slot.port)
     return {
         path: facts.answers.get(f"{base}{path}", Answer(f"{base}{path}", None, error="not asked"))
-        for path in ("/health", "/ready", "/server_info")
+        for path in ASKED
     }
 
 
@@ -186,7 +208,7 @@ def _health(
     if foreign:
         return "unhealthy", foreign[0]
     ready, alive = answers["/ready"], answers["/health"]
-    if ready.ok and alive.ok:
+    if told.is_ready(ready, alive) and alive.ok:
         return "healthy", ""
     said = ready.content.get("status")
     if said == "draining":
@@ -196,13 +218,24 @@ def _health(
     return "unhealthy", str(ready if alive.ok else alive)
 
 
-def _drift(generation: Generation, facts: HostFacts) -> str:
+def _drift(generation: Generation, facts: HostFacts, unit: Unit) -> str:
     text = facts.unit_files.get(generation.unit)
     if text is None:
         return "the unit file is gone"
     if hashlib.sha256(text.encode()).hexdigest() != generation.unit_sha256:
         return f"the unit file differs from the one of generation {generation.number}"
+    if unit.drop_ins:
+        return f"{', '.join(unit.drop_ins)} changes the unit of generation {generation.number}"
+    if unit.needs_reload:
+        return "the unit file was written after the service manager has read it"
     return ""
+
+
+def _fewer(spec: ServiceSpec | None, seen: told.Told) -> str:
+    """SGLang lowers the number of requests to what its memory holds, and only its log says so."""
+    if spec is None or seen.max_running is None or seen.max_running >= spec.max_running:
+        return ""
+    return f"it decodes {seen.max_running} requests at a time, and {spec.max_running} were asked"
 
 
 def _restarted(unit: Unit) -> str:
@@ -210,3 +243,37 @@ def _restarted(unit: Unit) -> str:
         return ""
     times = "once" if unit.restarts == 1 else f"{unit.restarts} times"
     return f"it ended and was restarted {times}; `ddtreectl logs` may say why"
+
+
+def gpu_remarks(gpus: Gpus) -> tuple[str, ...]:
+    """What of the driver's facts is not as on a healthy host, in words and without a judgement."""
+    found = []
+    if gpus.state in {"failed", "hung"}:
+        what = "does not answer" if gpus.state == "hung" else "fails"
+        found.append(f"the GPU driver {what}{f': {gpus.said}' if gpus.said else ''}")
+    for gpu in gpus.gpus:
+        facts = {
+            f"answers `{gpu.fault}`": gpu.fault is not None,
+            f"has {gpu.uncorrected_ecc} uncorrected memory errors": bool(gpu.uncorrected_ecc),
+            "replaces rows of its memory at the next reset": bool(gpu.remap_pending),
+            "could not replace rows of its memory": bool(gpu.remap_failed),
+            f"wants `{gpu.recovery}`": (gpu.recovery or "None").lower() != "none",
+            "has a damaged infoROM": bool(gpu.inforom_corrupt),
+        }
+        said = [text for text, true in facts.items() if true]
+        if said:
+            found.append(f"{gpu} {', '.join(said)}")
+    found += [f"the GPU at {node.pci} is not listed by the driver" for node in gpus.unlisted]
+    return tuple(found)
+
+
+def exit_code(hosts: Sequence[HostStatus], failures: Mapping[str, DdtreectlError]) -> ExitCode:
+    """What the state of hosts means for a shell; `failures` has those that were not reached."""
+    if failures and hosts:
+        return ExitCode.PARTIAL
+    if failures:
+        codes = {failure.exit_code for failure in failures.values()}
+        return codes.pop() if len(codes) == 1 else ExitCode.UNREACHABLE
+    wrong = any(s.health not in FINE or s.drift for host in hosts for s in host.services)
+    unfinished = any(host.interrupted for host in hosts)
+    return ExitCode.FAILED if wrong or unfinished else ExitCode.DONE

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ddtreectl.cli.main import run
-from ddtreectl.cli.output import uptime
+from ddtreectl.cli.status_table import uptime
 
 REPOSITORY = Path(__file__).parents[2]
 NOBODY_LISTENS = "tests/ctl/data/nobody_listens.yaml"
