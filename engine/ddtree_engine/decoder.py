@@ -291,7 +291,7 @@ class Decoder:
         with self._timed("round"):
             while True:
                 while running and len(self.pipeline) < DEPTH:
-                    self.pipeline.launch(self._round_shape(running), running)
+                    self.pipeline.launch(self.round_shape(running), running)
                 if not len(self.pipeline):
                     return []
                 if outcome := self._read(self.pipeline):
@@ -311,7 +311,7 @@ class Decoder:
             outcome.append((one, one.take(tokens) if sound else []))
         return outcome
 
-    def _round_shape(self, running: SequenceOf[Sequence]) -> RoundShape:
+    def round_shape(self, running: SequenceOf[Sequence]) -> RoundShape:
         """The shape of the round that serves them all."""
         sampling = [one.sampling for one in running if not one.sampling.greedy]
         drafting = [one for one in running if _drafts(one)]
