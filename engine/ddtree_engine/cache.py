@@ -7,15 +7,16 @@ Every tensor has a row for each request that can run at once. A verify pass only
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from ddtree_engine.config import DrafterConfig, TargetConfig
+from ddtree_engine.norm import L2_EPS
 from ddtree_engine.ops.conv_commit import conv_commit
+from ddtree_engine.ops.gdn_commit import gdn_commit
 from ddtree_engine.ops.kv_commit import kv_commit
-from ddtree_engine.ops.state_commit import state_commit
 
 
 @dataclass(slots=True)
@@ -25,28 +26,26 @@ class Stash:
     Attributes:
         attention_keys: [B, N, HKV, d] of each full-attention layer, rotated.
         attention_values: [B, N, HKV, d]
-        conv_inputs: [B, N, C] of each recurrent layer, before the convolution.
-        keys: [B, N, HK, dk] l2-normalised, of each recurrent layer.
-        values: [B, N, HV, dv]
-        log_decays: [B, N, HV]
+        log_decays: [B, N, HV] of each recurrent layer.
         strengths: [B, N, HV]
+        conv_inputs: [LR, B, N, C] of all recurrent layers, before the convolution. Keys and values
+            follow from them, so the commit makes those of the accepted path anew.
     """
 
     attention_keys: list[Tensor] = field(default_factory=list)
     attention_values: list[Tensor] = field(default_factory=list)
-    conv_inputs: list[Tensor] = field(default_factory=list)
-    keys: list[Tensor] = field(default_factory=list)
-    values: list[Tensor] = field(default_factory=list)
     log_decays: list[Tensor] = field(default_factory=list)
     strengths: list[Tensor] = field(default_factory=list)
+    conv_inputs: Tensor | None = None
 
     @property
     def nbytes(self) -> int:
         """Memory that the tensors keep from being reused."""
-        lists = (getattr(self, one.name) for one in fields(self))
+        tensors = [*self.attention_keys, *self.attention_values, *self.log_decays, *self.strengths]
+        if self.conv_inputs is not None:
+            tensors.append(self.conv_inputs)
         storages = {
             tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
-            for tensors in lists
             for tensor in tensors
         }
         return sum(storages.values())
@@ -102,6 +101,7 @@ class TargetCache:
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
         linear, layers = config.linear, len(config.linear_layers)
+        self.key_heads = 0 if linear is None else linear.num_key_heads
         if linear is None:
             self.tails = torch.zeros(0, rows, 0, 0, dtype=dtype, device=device)
             self.states = torch.zeros(0, rows, 0, 0, 0, dtype=state_dtype, device=device)
@@ -136,7 +136,9 @@ class TargetCache:
         self.states[:, pair] = self.states[:, reverse]
         self.lengths[a], self.lengths[b] = self.lengths[b], self.lengths[a]
 
-    def commit(self, stash: Stash, paths: Paths, rows: slice, starts: Tensor) -> None:
+    def commit(
+        self, stash: Stash, paths: Paths, rows: slice, starts: Tensor, filters: Tensor | None
+    ) -> None:
         """Append the accepted path of each request in `rows` and nothing else of its tree.
 
         Nothing waits for the device; `lengths` is the caller's to advance.
@@ -146,6 +148,7 @@ class TargetCache:
             paths: the accepted nodes.
             rows: the requests' rows.
             starts: [B] int64, committed tokens of each, on the device.
+            filters: [LR, C, K] of the recurrent layers' convolutions, if there are any.
         """
         if stash.attention_keys:
             kv_commit(
@@ -157,18 +160,21 @@ class TargetCache:
                 self.keys[:, rows],
                 self.values[:, rows],
             )
-        if stash.conv_inputs:
-            state_commit(
-                torch.stack(stash.keys),
-                torch.stack(stash.values),
+        if stash.conv_inputs is not None and filters is not None:
+            tails = self.tails[:, rows]
+            gdn_commit(
+                stash.conv_inputs,
+                tails,
+                filters,
                 torch.stack(stash.log_decays),
                 torch.stack(stash.strengths),
+                paths.nodes,
                 paths.lengths,
                 self.states[:, rows],
-                paths.nodes,
+                key_heads=self.key_heads,
+                eps=L2_EPS,
             )
-            inputs = torch.stack(stash.conv_inputs)
-            conv_commit(inputs, paths.nodes, paths.lengths, self.tails[:, rows])
+            conv_commit(stash.conv_inputs, paths.nodes, paths.lengths, tails)
 
     def advance(self, row: int, count: int) -> None:
         """Note that `count` tokens of a row have been committed."""

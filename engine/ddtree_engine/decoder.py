@@ -256,7 +256,7 @@ class Decoder:
         accepted = Paths.of(paths, self.device)
         starts = torch.tensor(self.cache.lengths[rows], device=self.device)
         self._push_features(found.features, accepted, rows, starts)
-        self.cache.commit(found.stash, accepted, rows, starts)
+        self.cache.commit(found.stash, accepted, rows, starts, self.target.filters)
         for row, path in enumerate(paths, start=rows.start):
             self.cache.advance(row, len(path))
 

@@ -194,7 +194,8 @@ class DeviceRound:
                 found.features[request, walk.nodes], starts[:, None] + steps
             )
             self.drafter_cache.append(keys, values, lengths, self.rows, starts)
-        self.cache.commit(found.stash, Paths(lengths, walk.nodes), self.rows, starts)
+        paths = Paths(lengths, walk.nodes)
+        self.cache.commit(found.stash, paths, self.rows, starts, self.target.filters)
         anchors = state.anchors[self.rows]
         anchors.copy_(torch.where(active > 0, walk.bonus, anchors))
         starts += lengths

@@ -9,7 +9,7 @@ import torch
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3Config, Qwen3ForCausalLM
 
 from ddtree_engine.cache import Paths, TargetCache
-from ddtree_engine.target import TargetModel, load_target
+from ddtree_engine.target import TargetModel, Verification, load_target
 from ddtree_engine.tree_batch import TreeBatch
 
 CPU = torch.device("cpu")
@@ -70,6 +70,16 @@ def test_sequence_logits(pair: tuple[torch.nn.Module, TargetModel]) -> None:
     torch.testing.assert_close(ours.logits(hidden), theirs(tokens).logits, atol=TOLERANCE, rtol=0)
 
 
+def commit_all(model: TargetModel, cache: TargetCache, found: Verification) -> None:
+    """Commit every node of a chain in each row."""
+    B, N, _ = found.hidden.shape
+    paths = Paths.of([list(range(N))] * B, CPU)
+    starts = torch.tensor(cache.lengths)
+    cache.commit(found.stash, paths, slice(0, B), starts, model.filters)
+    for row in range(B):
+        cache.advance(row, N)
+
+
 @torch.no_grad()
 def test_chunked_prefill_and_stepwise_decode(pair: tuple[torch.nn.Module, TargetModel]) -> None:
     theirs, ours = pair
@@ -83,7 +93,7 @@ def test_chunked_prefill_and_stepwise_decode(pair: tuple[torch.nn.Module, Target
         torch.testing.assert_close(
             ours.logits(found.hidden), expected[:, at : at + size], atol=TOLERANCE, rtol=0
         )
-        cache.commit(found.stash, Paths.of([list(range(size))] * 2, CPU), rows)
+        commit_all(ours, cache, found)
         at += size
 
 
@@ -96,10 +106,10 @@ def test_stepwise_decode_against_their_cache(pair: tuple[torch.nn.Module, Target
     rows = slice(0, 1)
     batch = TreeBatch.chain(tokens[:, :25], conv_kernel=ours.conv_kernel)
     found = ours.verify(batch, cache, rows)
-    cache.commit(found.stash, Paths.of([list(range(25))], CPU), rows)
+    commit_all(ours, cache, found)
     for at in range(25, 40):
         step = tokens[:, at : at + 1]
         out = theirs(step, cache=out.past_key_values, use_cache=True)
         found = ours.verify(TreeBatch.chain(step, conv_kernel=ours.conv_kernel), cache, rows)
         torch.testing.assert_close(ours.logits(found.hidden), out.logits, atol=TOLERANCE, rtol=0)
-        cache.commit(found.stash, Paths.of([[0]], CPU), rows)
+        commit_all(ours, cache, found)

@@ -63,7 +63,7 @@ class DrafterAttention(nn.Module):
             for part in torch.split(x, [queries, rest, rest], dim=-1)
         )
         norms = self.q_norm.weight, self.k_norm.weight
-        q, k = qk_norm_rope(q, k, *norms, *rope, self.k_norm.eps, zero_centered=False)
+        q, k, v = qk_norm_rope(q, k, v, *norms, *rope, self.k_norm.eps, zero_centered=False)
         return q, k, v
 
     def project(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:

@@ -61,16 +61,17 @@ class Attention(nn.Module):
         gate = None
         if self.gated:
             query, gate = query.chunk(2, dim=-1)
-        q, k = qk_norm_rope(
+        q, k, v = qk_norm_rope(
             query,
             key,
+            value,
             self.q_norm.weight,
             self.k_norm.weight,
             *rope,
             self.q_norm.eps,
             zero_centered=self.q_norm.zero_centered,
         )
-        return q, k, value, gate
+        return q, k, v, gate
 
     def finish(self, out: Tensor, gate: Tensor | None) -> Tensor:
         """Gate and project the heads' outputs [B, N, HQ, d] to [B, N, H]."""

@@ -80,8 +80,12 @@ class GatedDeltaNet(nn.Module):
         ancestors: Tensor,
         taps: Tensor,
         stash: Stash,
+        kept: Tensor,
     ) -> Tensor:
-        """Outputs at tree nodes `x` [B, N, H]; the committed `tail` and `state` are only read."""
+        """Outputs at tree nodes `x` [B, N, H]; the committed `tail` and `state` are only read.
+
+        The inputs of the convolution go to `kept` [B, N, C] for the commit.
+        """
         linear = self.linear
         sizes = [one.out_features for one in self._projections]
         projected = project(x, self._qkvzba, *self._projections)
@@ -98,10 +102,8 @@ class GatedDeltaNet(nn.Module):
             key_heads=linear.num_key_heads,
             key_dim=linear.key_head_dim,
             eps=L2_EPS,
+            kept=kept,
         )
-        stash.conv_inputs.append(inputs)
-        stash.keys.append(k)
-        stash.values.append(v)
         stash.log_decays.append(g)
         stash.strengths.append(beta)
         out = tree_gdn(q, k, v, g, beta, state, ancestors)

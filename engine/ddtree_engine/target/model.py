@@ -75,6 +75,7 @@ class TargetModel(nn.Module):
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.rope = RotaryEmbedding(config.rotary_dim, config.rope_theta)
+        self._filters: Tensor | None = None
 
     def fuse(self) -> None:
         """Make one product of the projections that share an input, in every layer."""
@@ -82,6 +83,23 @@ class TargetModel(nn.Module):
             for part in (layer.self_attn, layer.linear_attn, layer.mlp):
                 if part is not None:
                     part.fuse()
+        recurrent = self._recurrent()
+        if recurrent:
+            self._filters = torch.stack([one.conv1d.weight.detach() for one in recurrent])
+            for one, weight in zip(recurrent, self._filters, strict=True):
+                one.conv1d.weight = nn.Parameter(weight, requires_grad=False)
+
+    def _recurrent(self) -> list[GatedDeltaNet]:
+        mixers = (layer.linear_attn for layer in self.decoder_layers())
+        return [mixer for mixer in mixers if mixer is not None]
+
+    @property
+    def filters(self) -> Tensor | None:
+        """Filters [LR, C, K] of the recurrent layers' convolutions; None without such layers."""
+        weights = self._filters
+        if weights is None and (recurrent := self._recurrent()):
+            weights = torch.stack([one.conv1d.weight for one in recurrent])
+        return None if weights is None else weights[:, :, 0]
 
     @property
     def conv_kernel(self) -> int:
@@ -136,6 +154,9 @@ class TargetModel(nn.Module):
         rope = self.rope(lengths[:, None] + batch.depths)
         stash, features = Stash(), dict[int, Tensor]()
         out = self.embed(batch.tokens)
+        if self.config.linear is not None:
+            shape = (len(self.config.linear_layers), *batch.tokens.shape)
+            stash.conv_inputs = out.new_empty(*shape, self.config.linear.conv_dim)
         stream: Tensor | None = None
         recurrent = full = 0
         for index, layer in enumerate(self.decoder_layers()):
@@ -147,6 +168,7 @@ class TargetModel(nn.Module):
                 out = layer.self_attn.verify(normed, rope, prefix, lengths, batch.ancestors, stash)
                 full += 1
             elif layer.linear_attn is not None:
+                assert stash.conv_inputs is not None
                 out = layer.linear_attn.verify(
                     normed,
                     cache.tails[recurrent, rows],
@@ -154,6 +176,7 @@ class TargetModel(nn.Module):
                     batch.recurrent_ancestors,
                     batch.taps,
                     stash,
+                    stash.conv_inputs[recurrent],
                 )
                 recurrent += 1
             normed, stream = layer.post_attention_layernorm.add(out, stream)

@@ -18,6 +18,7 @@ from ddtree_engine.ops.add_norm import kernel as add_norm
 from ddtree_engine.ops.conv_commit import kernel as conv_commit
 from ddtree_engine.ops.draft_trees import kernel as draft_trees
 from ddtree_engine.ops.gated_norm import kernel as gated_norm
+from ddtree_engine.ops.gdn_commit import kernel as gdn_commit
 from ddtree_engine.ops.gdn_inputs import kernel as gdn_inputs
 from ddtree_engine.ops.kv_commit import kernel as kv_commit
 from ddtree_engine.ops.qk_norm_rope import kernel as qk_norm_rope
@@ -43,7 +44,7 @@ HALF = (
     {"x", "tail", "weight", "out", "q", "k", "v", "a", "b", "A_log", "dt_bias"}
     | {*("k_context", "v_context", "logits", "gate", "inputs", "tails")}
     | {*("keys", "values", "key_cache", "value_cache")}
-    | {*("residual", "normed", "q_weight", "k_weight", "q_out", "k_out")}
+    | {*("residual", "normed", "q_weight", "k_weight", "q_out", "k_out", "v_out", "kept")}
 )
 
 
@@ -93,11 +94,12 @@ def main() -> None:
     show(
         "gdn_inputs",
         gdn_inputs._gdn_inputs,
-        {"KEY_HEADS": 16, "KEY_DIM": 128, "K": 4, "NODES": 8, "DIM": 128},
+        {"KEEPS": True, "KEY_HEADS": 16, "KEY_DIM": 128, "K": 4, "NODES": 8, "DIM": 128},
     )
     show("add_norm", add_norm._add_norm, {"ADDS": True, "ZERO_CENTERED": True, "SIZE": 8192}, 16)
     show("qk_norm_rope", qk_norm_rope._qk_norm_rope, {"ZERO_CENTERED": True, "SIZE": 256}, 1)
     show("sigmoid_gate", sigmoid_gate._sigmoid_gate, {"SIZE": 256}, 1)
+    show("gdn_commit", gdn_commit._gdn_commit, {"GROUP": 3, "K": 4, "KEY": 128, "VALUE": 32})
     show("silu_mul", silu_mul._silu_mul, {"BLOCK": 1024})
     show("gated_norm", gated_norm._gated_norm, {"ROWS": 8, "DIM": 128})
     for nodes, floats in ((1, "bf16"), (65, "bf16"), (65, "fp32")):

@@ -85,7 +85,8 @@ def test_qk_norm_rope(
     q = fused[..., : query_heads * 2 * d].unflatten(-1, (query_heads, 2 * d))[..., :d]
     k = fused[..., query_heads * 2 * d :].unflatten(-1, (4, d))[:, :, :2]
     angles = randn(2, 3, 1, rotated // 2).repeat(1, 1, 1, 2)
-    tensors = (q, k, randn(d), randn(d, 1)[:, 0], angles.cos(), angles.sin())
+    v = fused[..., query_heads * 2 * d :].unflatten(-1, (4, d))[:, :, 2:]
+    tensors = (q, k, v, randn(d), randn(d, 1)[:, 0], angles.cos(), angles.sin())
     got = chosen.qk_norm_rope(*(t.to(device) for t in tensors), 1e-6, zero_centered=zero_centered)
     want = rope_naive.qk_norm_rope(*tensors, 1e-6, zero_centered=zero_centered)
     for one, other in zip(got, want, strict=True):

@@ -46,7 +46,9 @@ def test_gdn_inputs(nodes: int, value_dim: int, form: str, device: torch.device)
 
     chosen = kernel if form == "kernel" else inputs_vectorized
     tensors, parents = projections(nodes, value_dim)
-    found = chosen.gdn_inputs(**{n: t.to(device) for n, t in tensors.items()}, **SIZES)
+    kept = torch.empty(tensors["x"].shape, device=device)
+    found = chosen.gdn_inputs(**{n: t.to(device) for n, t in tensors.items()}, **SIZES, kept=kept)
+    assert torch.equal(kept.cpu(), tensors["x"])
     expected = inputs_naive.gdn_inputs(**tensors, **SIZES)
     for name, got, want in zip(expected._fields, found, expected, strict=True):
         torch.testing.assert_close(got.cpu(), want, atol=2e-5, rtol=1e-5, msg=name)

@@ -25,13 +25,16 @@ def gdn_inputs(
     key_heads: int,
     key_dim: int,
     eps: float,
+    kept: Tensor | None = None,
 ) -> GdnInputs:
     """See `naive.gdn_inputs`."""
     tensors = (x, tail, taps, weight, a, b, A_log, dt_bias)
     if runs_kernel(x, tail, weight, a, b, A_log, dt_bias):
         from ddtree_engine.ops.gdn_inputs import kernel
 
-        if kernel.supports(x, tail, a, b):
+        if kernel.supports(x, tail, a, b, kept):
             with torch.cuda.device(x.device):
-                return kernel.gdn_inputs(*tensors, key_heads=key_heads, key_dim=key_dim, eps=eps)
-    return vectorized.gdn_inputs(*tensors, key_heads=key_heads, key_dim=key_dim, eps=eps)
+                return kernel.gdn_inputs(
+                    *tensors, key_heads=key_heads, key_dim=key_dim, eps=eps, kept=kept
+                )
+    return vectorized.gdn_inputs(*tensors, key_heads=key_heads, key_dim=key_dim, eps=eps, kept=kept)

@@ -28,6 +28,7 @@ def _gdn_inputs(
     v,
     g,
     beta,
+    kept,
     nodes,
     value_heads,
     value_dim,
@@ -46,6 +47,7 @@ def _gdn_inputs(
     b_node,
     scale,
     eps,
+    KEEPS: tl.constexpr,
     KEY_HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr,
     K: tl.constexpr,
@@ -64,6 +66,15 @@ def _gdn_inputs(
     first = tl.where(is_value, 2 * KEY_HEADS * KEY_DIM + value_head * value_dim, head * KEY_DIM)
     some_dim = dim < size
     mask = some_node[:, None] & some_dim[None, :]
+    if KEEPS:
+        channels = 2 * KEY_HEADS * KEY_DIM + value_heads * value_dim
+        own = tl.load(
+            x + request * x_batch + node[:, None] * x_node + (first + dim)[None, :],
+            mask=mask,
+            other=0.0,
+        )
+        at = row[:, None].to(tl.int64) * channels + (first + dim)[None, :]
+        tl.store(kept + at, own, mask=mask)
     mixed = convolve(
         x + request * x_batch,
         tail + request * tail_batch,
@@ -106,8 +117,10 @@ def _gdn_inputs(
             tl.store(k + key, mixed.to(k.dtype.element_ty), mask=mask)
 
 
-def supports(x: Tensor, tail: Tensor, a: Tensor, b: Tensor) -> bool:
+def supports(x: Tensor, tail: Tensor, a: Tensor, b: Tensor, kept: Tensor | None) -> bool:
     """Whether the kernel takes these strides; if not, `vectorized.py` does."""
+    if kept is not None and not kept.is_contiguous():
+        return False
     return all(t.stride(2) == 1 for t in (x, tail, a, b))
 
 
@@ -124,6 +137,7 @@ def gdn_inputs(
     key_heads: int,
     key_dim: int,
     eps: float,
+    kept: Tensor | None = None,
 ) -> GdnInputs:
     """See `naive.gdn_inputs`."""
     B, N, C = x.shape
@@ -148,6 +162,7 @@ def gdn_inputs(
         v,
         g,
         beta,
+        x if kept is None else kept,
         N,
         value_heads,
         value_dim,
@@ -159,6 +174,7 @@ def gdn_inputs(
         *b.stride()[:2],
         key_dim**-0.5,
         eps,
+        KEEPS=kept is not None,
         KEY_HEADS=key_heads,
         KEY_DIM=key_dim,
         K=weight.shape[1],

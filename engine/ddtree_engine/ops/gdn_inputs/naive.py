@@ -23,6 +23,7 @@ def gdn_inputs(
     key_heads: int,
     key_dim: int,
     eps: float,
+    kept: Tensor | None = None,
 ) -> GdnInputs:
     """What `tree_gdn` takes, from the projections of a recurrent layer (arXiv 2412.06464).
 
@@ -38,12 +39,15 @@ def gdn_inputs(
         key_heads: heads of the queries and of the keys, of
         key_dim: channels each; the values have the rest.
         eps: added to a sum of squares before its root.
+        kept: [B, N, C] that gets a copy of `x`, which may be a slice of more than is wanted later.
 
     Returns:
         Queries (scaled by `key_dim ** -0.5`), keys, both l2-normalised, and values in the dtype of
         `x`; log decays and strengths in float32 (float64 of float64).
     """
     B, N, C = x.shape
+    if kept is not None:
+        kept.copy_(x)
     value_heads = A_log.shape[0]
     value_dim = (C - 2 * key_heads * key_dim) // value_heads
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32

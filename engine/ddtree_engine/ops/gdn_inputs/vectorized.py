@@ -23,8 +23,11 @@ def gdn_inputs(
     key_heads: int,
     key_dim: int,
     eps: float,
+    kept: Tensor | None = None,
 ) -> GdnInputs:
     """See `naive.gdn_inputs`."""
+    if kept is not None:
+        kept.copy_(x)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     mixed = vectorized.tree_conv(x, tail, taps, weight).to(wide)
     keys = key_heads * key_dim

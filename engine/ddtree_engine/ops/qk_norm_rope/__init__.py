@@ -14,6 +14,7 @@ __all__ = ["qk_norm_rope"]
 def qk_norm_rope(
     q: Tensor,
     k: Tensor,
+    v: Tensor,
     q_weight: Tensor,
     k_weight: Tensor,
     cos: Tensor,
@@ -21,13 +22,13 @@ def qk_norm_rope(
     eps: float,
     *,
     zero_centered: bool,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """See `naive.qk_norm_rope`."""
-    tensors = (q, k, q_weight, k_weight, cos, sin)
+    tensors = (q, k, v, q_weight, k_weight, cos, sin)
     if runs_kernel(*tensors):
         from ddtree_engine.ops.qk_norm_rope import kernel
 
-        if kernel.supports(q, k, cos):
+        if kernel.supports(q, k, v, cos):
             with torch.cuda.device(q.device):
                 return kernel.qk_norm_rope(*tensors, eps, zero_centered=zero_centered)
     return vectorized.qk_norm_rope(*tensors, eps, zero_centered=zero_centered)

@@ -1,4 +1,4 @@
-"""`qk_norm_rope` in one launch, a head of a row a program."""
+"""`qk_norm_rope` in one launch: each program has one head of one row."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from torch import Tensor
 def _qk_norm_rope(
     q,
     k,
+    v,
     q_weight,
     k_weight,
     cos,
     sin,
     q_out,
     k_out,
+    v_out,
     query_heads,
     key_heads,
     size,
@@ -26,12 +28,21 @@ def _qk_norm_rope(
     q_head,
     k_row,
     k_head,
+    v_row,
+    v_head,
     eps,
     ZERO_CENTERED: tl.constexpr,
     SIZE: tl.constexpr,
 ):
     row = tl.program_id(1).to(tl.int64)
     head = tl.program_id(0)
+    at = tl.arange(0, SIZE)
+    mask = at < size
+    if head >= query_heads + key_heads:
+        head -= query_heads + key_heads
+        copied = tl.load(v + row * v_row + head * v_head + at, mask=mask, other=0.0)
+        tl.store(v_out + (row * key_heads + head) * size + at, copied, mask=mask)
+        return
     if head < query_heads:
         source = q + row * q_row + head * q_head
         target = q_out + (row * query_heads + head) * size
@@ -40,8 +51,6 @@ def _qk_norm_rope(
         source = k + row * k_row + (head - query_heads) * k_head
         target = k_out + (row * key_heads + head - query_heads) * size
         weight = k_weight
-    at = tl.arange(0, SIZE)
-    mask = at < size
     half = rotated // 2
     # The dimension that turns against this one; its own where nothing turns.
     other = tl.where(at < half, at + half, tl.where(at < rotated, at - half, at))
@@ -63,11 +72,11 @@ def _qk_norm_rope(
     tl.store(target + at, result.to(kind), mask=mask)
 
 
-def supports(q: Tensor, k: Tensor, cos: Tensor) -> bool:
+def supports(q: Tensor, k: Tensor, v: Tensor, cos: Tensor) -> bool:
     """Whether the kernel takes these strides; if not, `vectorized.py` does."""
     heads = all(
         x.stride(3) == 1 and (x.shape[0] == 1 or x.stride(0) == x.shape[1] * x.stride(1))
-        for x in (q, k)
+        for x in (q, k, v)
     )
     return heads and cos.is_contiguous() and cos.dtype == torch.float32
 
@@ -75,6 +84,7 @@ def supports(q: Tensor, k: Tensor, cos: Tensor) -> bool:
 def qk_norm_rope(
     q: Tensor,
     k: Tensor,
+    v: Tensor,
     q_weight: Tensor,
     k_weight: Tensor,
     cos: Tensor,
@@ -82,30 +92,34 @@ def qk_norm_rope(
     eps: float,
     *,
     zero_centered: bool,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """See `naive.qk_norm_rope`."""
     B, N, HQ, d = q.shape
     HKV = k.shape[2]
     q_out = torch.empty(B, N, HQ, d, dtype=q.dtype, device=q.device)
     k_out = torch.empty(B, N, HKV, d, dtype=k.dtype, device=k.device)
-    _qk_norm_rope[(HQ + HKV, B * N)](
+    v_out = torch.empty_like(k_out)
+    _qk_norm_rope[(HQ + 2 * HKV, B * N)](
         q,
         k,
+        v,
         q_weight,
         k_weight,
         cos,
         sin,
         q_out,
         k_out,
+        v_out,
         HQ,
         HKV,
         d,
         cos.shape[-1],
         *q.stride()[1:3],
         *k.stride()[1:3],
+        *v.stride()[1:3],
         eps,
         ZERO_CENTERED=zero_centered,
         SIZE=triton.next_power_of_2(d),
         num_warps=1,
     )
-    return q_out, k_out
+    return q_out, k_out, v_out

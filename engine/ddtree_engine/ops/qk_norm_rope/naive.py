@@ -9,6 +9,7 @@ from torch import Tensor
 def qk_norm_rope(
     q: Tensor,
     k: Tensor,
+    v: Tensor,
     q_weight: Tensor,
     k_weight: Tensor,
     cos: Tensor,
@@ -16,7 +17,7 @@ def qk_norm_rope(
     eps: float,
     *,
     zero_centered: bool,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Root mean square norm of each head, then rotary position embedding of its first dimensions.
 
     Dimension i of the first half of the rotated ones turns against dimension i of the second half.
@@ -24,6 +25,7 @@ def qk_norm_rope(
     Args:
         q: [B, N, HQ, d]
         k: [B, N, HKV, d]
+        v: [B, N, HKV, d]
         q_weight: [d] of the queries' norm.
         k_weight: [d] of the keys' norm.
         cos: [B, N, 1, r] of the angles, r <= d and even, both halves alike.
@@ -33,11 +35,13 @@ def qk_norm_rope(
 
     Returns:
         Queries and keys, in their dtype and shapes; the norm is rounded to that dtype before the
-        rotation, which is computed in float32.
+        rotation, which is computed in float32. And the values as they are. Each is a tensor of its
+        own, so that none keeps alive the projection that all three are slices of.
     """
     return (
         _one(q, q_weight, cos, sin, eps, 1.0 if zero_centered else 0.0),
         _one(k, k_weight, cos, sin, eps, 1.0 if zero_centered else 0.0),
+        v.clone(memory_format=torch.contiguous_format),
     )
 
 

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 def qk_norm_rope(
     q: Tensor,
     k: Tensor,
+    v: Tensor,
     q_weight: Tensor,
     k_weight: Tensor,
     cos: Tensor,
@@ -17,11 +18,12 @@ def qk_norm_rope(
     eps: float,
     *,
     zero_centered: bool,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """See `naive.qk_norm_rope`."""
     return (
         rotate(_norm(q, q_weight, eps, zero_centered), cos, sin),
         rotate(_norm(k, k_weight, eps, zero_centered), cos, sin),
+        v.clone(memory_format=torch.contiguous_format),
     )
 
 
