@@ -73,8 +73,8 @@ def _gdn_inputs(
             mask=mask,
             other=0.0,
         )
-        at = row[:, None].to(tl.int64) * channels + (first + dim)[None, :]
-        tl.store(kept + at, own, mask=mask)
+        copy = kept + row[:, None].to(tl.int64) * channels + (first + dim)[None, :]
+        tl.store(copy, own, mask=mask)
     mixed = convolve(
         x + request * x_batch,
         tail + request * tail_batch,
