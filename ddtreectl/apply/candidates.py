@@ -1,11 +1,10 @@
 """From what is asked to a candidate: a new generation, or one to go back to."""
 
-from ddtreectl import bundle
 from ddtreectl.apply import generations
+from ddtreectl.apply.environments import ingredients
 from ddtreectl.apply.session import Session
-from ddtreectl.env.lock import EnvironmentLock
-from ddtreectl.env.wheel import engine_wheel
-from ddtreectl.errors import UsageError
+from ddtreectl.env.request import Request, provisioned
+from ddtreectl.errors import RefusedError, UsageError
 from ddtreectl.facts.gpu import unknown
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.facts.records import Generation
@@ -23,12 +22,16 @@ def facts_for(session: Session, service: ServiceSpec | None) -> HostFacts:
     return session.gather((service.model, service.drafter) if service else ())
 
 
-def new_generation(place: Place, service: ServiceSpec, facts: HostFacts, *, force: bool) -> Wish:
-    """The next generation of a slot, in the environment that fits the host's interpreter."""
-    environment = UNKNOWN_ENVIRONMENT  # without an interpreter, which the plan refuses
-    if facts.python is not None:
-        constraints = bundle.constraints().read_text()
-        environment = EnvironmentLock.for_python(facts.python, engine_wheel(), constraints).name
+def new_generation(
+    place: Place, service: ServiceSpec, facts: HostFacts, *, force: bool
+) -> tuple[Wish, Request | None]:
+    """The next generation of a slot, and the environment that fits the host."""
+    request, refusal = None, ""
+    try:
+        request = provisioned(place.host, facts, ingredients(), service.backend)
+    except RefusedError as error:  # a plan gives all reasons at once
+        refusal = "\n".join(filter(None, [error.message, error.cause, error.hint]))
+    environment = request.environment if request else UNKNOWN_ENVIRONMENT
     number = next_number(place, facts)
     # A GPU that is not there, or not told, is what the plan refuses.
     gpus = [facts.gpus.at(index) or unknown(index) for index in place.slot.gpus]
@@ -50,7 +53,7 @@ def new_generation(place: Place, service: ServiceSpec, facts: HostFacts, *, forc
         staged=False,
         gpus=tuple(gpu.uuid for gpu in gpus if gpu.uuid),
     )
-    return Wish(place, candidate, unit.argv, force)
+    return Wish(place, candidate, unit.argv, force, refusal=refusal), request
 
 
 def earlier_generation(session: Session, place: Place, to: int | None) -> tuple[Wish, HostFacts]:

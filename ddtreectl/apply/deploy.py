@@ -8,6 +8,7 @@ from ddtreectl.apply.execute import Execution
 from ddtreectl.apply.lock import HostLock
 from ddtreectl.apply.session import Session
 from ddtreectl.apply.way_back import WayBack, candidate_of
+from ddtreectl.env.request import Request
 from ddtreectl.errors import DdtreectlError, RefusedError
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.inventory.select import Place
@@ -51,7 +52,7 @@ class Deployment:
     def plan(self, service: ServiceSpec, *, force: bool = False) -> Plan:
         """What `deploy` would do now. Changes nothing."""
         facts = facts_for(self._session, service)
-        wish = new_generation(self._place, service, facts, force=force)
+        wish, _ = new_generation(self._place, service, facts, force=force)
         return self._with_swap_note(plan_swap(wish, facts), facts)
 
     def plan_rollback(self, to: int | None) -> Plan:
@@ -71,8 +72,8 @@ class Deployment:
             recovered = self._way_back.recover()
             with self._session.report.step(LOOK):
                 facts = facts_for(self._session, service)
-                wish = new_generation(self._place, service, facts, force=force)
-            return self._apply("deploy", plan_swap(wish, facts), facts, recovered)
+                wish, request = new_generation(self._place, service, facts, force=force)
+            return self._apply("deploy", plan_swap(wish, facts), facts, recovered, request)
 
     def rollback(self, to: int | None) -> Outcome:
         """Bring a good generation back: `to`, or the one that was good before the one that serves.
@@ -107,7 +108,14 @@ class Deployment:
         note = f"the swap to generation {swap.to} by {swap.owner} was interrupted"
         return replace(plan, notes=(f"{note}; it is set right first", *plan.notes))
 
-    def _apply(self, name: str, plan: Plan, facts: HostFacts, recovered: int | None) -> Outcome:
+    def _apply(
+        self,
+        name: str,
+        plan: Plan,
+        facts: HostFacts,
+        recovered: int | None,
+        request: Request | None = None,
+    ) -> Outcome:
         session = self._session
         if plan.refusals:
             raise RefusedError(
@@ -125,7 +133,8 @@ class Deployment:
             self._lock,
             plan.candidate,
             back=candidate_of(session, self._place, facts, plan.back),
-            abi=facts.python.abi if facts.python else "",
+            request=request,
+            facts=facts,
         )
         try:
             execution.run(plan.steps)

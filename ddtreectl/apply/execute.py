@@ -8,6 +8,8 @@ from ddtreectl.apply.exchange import COMMAND_DEADLINE
 from ddtreectl.apply.health import Check, run_of
 from ddtreectl.apply.lock import HostLock
 from ddtreectl.apply.session import Session
+from ddtreectl.env.request import Request
+from ddtreectl.facts.host import HostFacts
 from ddtreectl.hosts.protocol import check
 from ddtreectl.inventory.layout import slot_units
 from ddtreectl.inventory.select import Place
@@ -24,7 +26,8 @@ class Execution:
         lock: held by this operator, checked before each step.
         candidate: what comes into service; None for a stop.
         back: what to return to.
-        abi: of the interpreter that an environment is built from.
+        request: the environment of the candidate, where it may have to be built.
+        facts: of the host, from before the first step.
         phase: of the step that was begun last.
         staged: whether this execution has written a new generation.
         health: the check of the candidate, once it was started.
@@ -36,7 +39,8 @@ class Execution:
     lock: HostLock
     candidate: Candidate | None
     back: Candidate | None = None
-    abi: str = ""
+    request: Request | None = None
+    facts: HostFacts = field(default_factory=HostFacts)
     phase: Phase = Phase.PREPARE
     staged: bool = False
     health: Check | None = None
@@ -46,9 +50,7 @@ class Execution:
     def __post_init__(self) -> None:
         """Bind each action to its function."""
         self._acts = {
-            Action.BUILD_ENVIRONMENT: lambda _: prepare.build_environment(
-                self.session, self._wanted, self.abi
-            ),
+            Action.BUILD_ENVIRONMENT: lambda _: self._build_environment(),
             Action.STAGE_GENERATION: lambda _: self._stage(),
             Action.CHECK_UNIT: lambda _: prepare.check_unit(
                 self.session, self.place.slot_name, self._wanted
@@ -87,6 +89,10 @@ class Execution:
             self.phase = step.phase
             with self.session.report.step(step.title):
                 self._acts[step.action](step)
+
+    def _build_environment(self) -> None:
+        assert self.request is not None  # noqa: S101 - only a new generation has the step
+        prepare.build_environment(self.session, self._wanted, self.request, self.facts)
 
     def _stage(self) -> None:
         self.staged = True

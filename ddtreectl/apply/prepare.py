@@ -2,12 +2,11 @@
 
 from shlex import join
 
-from ddtreectl import bundle
+from ddtreectl.apply.environments import EnvironmentBuilder
 from ddtreectl.apply.session import Session
-from ddtreectl.env import build
-from ddtreectl.env.wheel import engine_wheel
+from ddtreectl.env.request import Request
 from ddtreectl.errors import StepError
-from ddtreectl.hosts.protocol import check
+from ddtreectl.facts.host import HostFacts
 from ddtreectl.plan.step import Candidate
 from ddtreectl.units import lint, sandbox
 from ddtreectl.units.supervisor import Systemd
@@ -16,32 +15,13 @@ LINT_DEADLINE = 60.0
 INSPECT_DEADLINE = 300.0
 
 
-def build_environment(session: Session, candidate: Candidate, abi: str) -> None:
+def build_environment(
+    session: Session, candidate: Candidate, request: Request, facts: HostFacts
+) -> None:
     """Build the environment of `candidate` at its final path, verify it, and mark it finished."""
-    name, host, layout = candidate.environment, session.host, session.layout
-    folder = layout.environment(name)
-    wheel = engine_wheel()
-    inputs = f"{layout.environments}/.inputs/{name}"
-    host.put(f"{inputs}/{wheel.name}", wheel.content)
-    host.put(f"{inputs}/constraints.txt", bundle.constraints().read_bytes())
-    where = f"environment `{name}` on `{host.name}`"
-    session.report.detail("making the folder")
-    made = host.run(build.create(session.python, folder), deadline=build.BUILD_DEADLINE)
-    check(made, f"{where} cannot be made")
-    session.report.detail("installing packages")
-    argv = build.install(folder, f"{inputs}/{wheel.name}", f"{inputs}/constraints.txt")
-    installed = host.run(argv, deadline=build.BUILD_DEADLINE)
-    check(
-        installed,
-        f"the packages of {where} cannot be installed",
-        hint="pip on the host decides where packages come from: `pip config list` there",
-    )
-    session.report.detail("verifying")
-    consistent = host.run(build.consistent(folder), deadline=build.VERIFY_DEADLINE)
-    check(consistent, f"the packages of {where} do not fit together")
-    imported = host.run(build.fingerprint(folder), deadline=build.VERIFY_DEADLINE)
-    check(imported, f"the engine cannot be imported in {where}")
-    host.put(f"{folder}/{build.MARKER}", build.marker(name, abi, imported.stdout))
+    for step in EnvironmentBuilder(session, request, facts, candidate.unit_text).steps():
+        session.report.detail(step.title)
+        step.act()
 
 
 def check_unit(session: Session, slot: str, candidate: Candidate) -> None:

@@ -1,10 +1,15 @@
 """What an environment holds, and the name that follows from it."""
 
+import re
 from dataclasses import dataclass
 from hashlib import sha256
 
+from ddtreectl.env.backends import Backend
 from ddtreectl.env.wheel import Wheel
-from ddtreectl.facts.python import Python
+from ddtreectl.errors import DdtreectlError
+
+_FOLLOWS_TORCH = frozenset({"torch", "triton"})
+"""Packages whose version is torch's own business."""
 
 
 @dataclass(frozen=True)
@@ -12,27 +17,70 @@ class EnvironmentLock:
     """Everything that decides what an environment becomes.
 
     Attributes:
-        wheel: the engine.
-        constraints: exact versions of everything else, in pip's format.
+        backend: what it serves.
+        torch: the version of torch.
+        build: the CUDA build of torch, or `cpu`.
         abi: the interpreter, platform and C library that compiled packages must fit.
+        constraints: exact versions of everything else, in pip's format.
+        wheel: the engine, for the backend that needs it.
+        requirements: the exact list of packages, where a wheelhouse has one.
     """
 
-    wheel: Wheel
-    constraints: str
+    backend: Backend
+    torch: str
+    build: str
     abi: str
+    constraints: str = ""
+    wheel: Wheel | None = None
+    requirements: str | None = None
 
-    @classmethod
-    def for_python(cls, python: Python, wheel: Wheel, constraints: str) -> "EnvironmentLock":
-        """The lock of an environment made from `python`."""
-        return cls(wheel, constraints, f"{python.abi} {'.'.join(map(str, python.version))}")
+    @property
+    def packages(self) -> list[str]:
+        """What is asked for by name, besides torch and the engine's wheel."""
+        if self.backend.version is None:
+            return []
+        return [f"{self.backend.distribution}=={self.backend.version}"]
+
+    @property
+    def pins(self) -> str:
+        """The constraints, with the version of torch that is wanted."""
+        wanted = f"torch=={self.torch}"
+        lines = _lines(self.constraints)
+        if wanted not in lines:
+            lines = [wanted, *(line for line in lines if _name(line) not in _FOLLOWS_TORCH)]
+        return "".join(f"{line}\n" for line in lines)
 
     @property
     def name(self) -> str:
         """The name of the environment; equal names hold equal packages."""
-        pins = "\n".join(
-            line
-            for line in (raw.partition("#")[0].strip() for raw in self.constraints.splitlines())
-            if line
-        )
-        text = "\n".join([self.wheel.name, self.wheel.sha256, pins, self.abi])
-        return f"engine-{sha256(text.encode()).hexdigest()[:12]}"
+        parts = [
+            *([self.wheel.name, self.wheel.sha256] if self.wheel else []),
+            *self.packages,
+            self.pins,
+            self.build,
+            self.abi,
+            *([self.requirements] if self.requirements is not None else []),
+        ]
+        digest = sha256("\n".join(parts).encode()).hexdigest()[:12]
+        return f"{self.backend.name}-{self.build}-{digest}"
+
+
+def pinned(package: str, constraints: str) -> str:
+    """The version that `constraints` pins a package to.
+
+    Raises:
+        DdtreectlError: none.
+    """
+    for line in _lines(constraints):
+        name, _, version = line.partition("==")
+        if name.lower() == package and version:
+            return version
+    raise DdtreectlError(f"the constraints pin no {package}", hint="install ddtreectl again")
+
+
+def _lines(text: str) -> list[str]:
+    return [line for raw in text.splitlines() if (line := raw.partition("#")[0].strip())]
+
+
+def _name(line: str) -> str:
+    return re.split(r"[=<>!~ \[;]", line, maxsplit=1)[0].lower()

@@ -7,15 +7,15 @@ import says no more than which symbol the dynamic linker missed.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from typing import TYPE_CHECKING
 
 from ddtreectl.env.backends import Backend
 from ddtreectl.env.cuda import CPU, Capability, build_of
 from ddtreectl.env.inspection import Inspection
 from ddtreectl.env.messages import PROVISION, explain
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 _CUDA_LIBRARY = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)\.so\.(\d+)")
 _SUFFIX = re.compile(r"nvidia-.*-cu(\d+)")
@@ -224,6 +224,8 @@ def _python_tag(found: Inspection) -> Iterator[Problem]:
 
 def _requirements(found: Inspection, expected: Expected) -> Iterator[Problem]:
     """Versions that break what an installed package asks for; and what the backend lacks."""
+    from packaging.utils import canonicalize_name
+
     for name, entry in sorted(found.distributions.items()):
         for requirement in _applicable(entry.requires, found):
             wanted = canonicalize_name(requirement.name)
@@ -242,7 +244,9 @@ def _requirements(found: Inspection, expected: Expected) -> Iterator[Problem]:
         yield Problem(f"`{expected.backend.distribution}` is not installed")
 
 
-def _applicable(lines: tuple[str, ...], found: Inspection) -> Iterator[Requirement]:
+def _applicable(lines: tuple[str, ...], found: Inspection) -> "Iterator[Requirement]":
+    from packaging.requirements import InvalidRequirement, Requirement
+
     environment = {
         "extra": "",
         "implementation_name": "cpython",
@@ -263,7 +267,9 @@ def _applicable(lines: tuple[str, ...], found: Inspection) -> Iterator[Requireme
             yield requirement
 
 
-def _satisfies(version: str, requirement: Requirement) -> bool:
+def _satisfies(version: str, requirement: "Requirement") -> bool:
+    from packaging.version import InvalidVersion, Version
+
     try:
         return requirement.specifier.contains(Version(version), prereleases=True)
     except InvalidVersion:

@@ -35,6 +35,12 @@ class Python:
     has_venv: bool
 
     @property
+    def machine(self) -> str:
+        """What the host's processor is called: `x86_64`."""
+        platform = next((w for w in self.abi.split(" ") if w.startswith("linux-")), "linux-x86_64")
+        return platform.removeprefix("linux-")
+
+    @property
     def glibc(self) -> tuple[int, int] | None:
         """The version of the C library; None where it is not glibc."""
         name, _, version = self.abi.rpartition(" ")

@@ -1,6 +1,7 @@
 """The JSON files that ddtreectl keeps on a host: generations, lock, swaps, environments."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from shlex import quote
 from typing import Literal
 
@@ -110,6 +111,34 @@ class Swap:
 
 
 @dataclass(frozen=True)
+class Provisioned:
+    """What was last provisioned for a backend.
+
+    Attributes:
+        backend: the backend.
+        environment: the name of its environment.
+        torch: the version of torch.
+        build: the CUDA build, or `cpu`.
+        wheelhouse: the wheelhouse on the host that it was built from; None where the host's own
+            pip configuration was gone by.
+        requirements: the exact list of packages of that wheelhouse, if it had one.
+        torch_wheel: the name of torch's wheel in it.
+        engine: the hash of the engine's wheel, or nothing.
+        taken_from: the host that it was taken over from, or nothing.
+    """
+
+    backend: str
+    environment: str
+    torch: str
+    build: str
+    wheelhouse: str | None = None
+    requirements: str | None = None
+    torch_wheel: str | None = None
+    engine: str = ""
+    taken_from: str = ""
+
+
+@dataclass(frozen=True)
 class Records:
     """All records of a host.
 
@@ -118,6 +147,7 @@ class Records:
         swaps: unfinished swaps by slot.
         stopped: slots that an operator has stopped on purpose.
         environments: names of finished environments.
+        provisioned: what was provisioned, by backend.
         lock: who works on the host now.
     """
 
@@ -125,6 +155,7 @@ class Records:
     swaps: tuple[Swap, ...] = ()
     stopped: frozenset[str] = frozenset()
     environments: frozenset[str] = frozenset()
+    provisioned: Mapping[str, Provisioned] = field(default_factory=dict)
     lock: LockOwner | None = None
 
     def of_slot(self, slot: str) -> list[Generation]:
@@ -141,8 +172,8 @@ def command(layout: Layout) -> str:
     root, environments = quote(layout.root), quote(layout.environments)
     return (
         "now=$(date +%s); "
-        f"for f in {root}/lock.json {root}/slots/*/*.json {root}/slots/*/generations/*/*.json "
-        f"{environments}/*/environment.json; do "
+        f"for f in {root}/lock.json {root}/provisioned.json {root}/slots/*/*.json "
+        f"{root}/slots/*/generations/*/*.json {environments}/*/environment.json; do "
         '[ -f "$f" ] || continue; '
         r"""printf '%s\t%s\t' "$f" "$((now - $(stat -c %Y "$f")))"; """
         r"""tr -d '\n' <"$f"; echo; done"""
@@ -180,6 +211,7 @@ def parse(output: Output, layout: Layout) -> Records:
         swaps=tuple(swaps),
         stopped=frozenset(stopped),
         environments=frozenset(finished),
+        provisioned=_provisioned(files.get(layout.provisioned, (0, {}))[1]),
         lock=None if lock is None else parse_lock(lock, float(lock_age)),
     )
 
@@ -225,6 +257,25 @@ def _generation(
     )
 
 
+def _provisioned(content: dict[str, object]) -> dict[str, Provisioned]:
+    found = {}
+    for backend, entry in content.items():
+        if not isinstance(entry, dict):
+            continue
+        found[backend] = Provisioned(
+            backend=backend,
+            environment=_word(entry, "environment"),
+            torch=_word(entry, "torch"),
+            build=_word(entry, "build"),
+            wheelhouse=_text(entry, "wheelhouse"),
+            requirements=_text(entry, "requirements"),
+            torch_wheel=_text(entry, "torch_wheel"),
+            engine=str(entry.get("engine") or ""),
+            taken_from=str(entry.get("taken_from") or ""),
+        )
+    return found
+
+
 def _swap(slot: str, content: dict[str, object]) -> Swap:
     return Swap(
         slot=slot,
@@ -243,3 +294,8 @@ def _words(content: dict[str, object], key: str) -> tuple[str, ...]:
 def _word(content: dict[str, object], key: str) -> str:
     value = content.get(key)
     return value if isinstance(value, str) else UNKNOWN if value is None else str(value)
+
+
+def _text(content: dict[str, object], key: str) -> str | None:
+    value = content.get(key)
+    return value if isinstance(value, str) else None

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ddtreectl.errors import StepError
-from ddtreectl.hosts.protocol import DeadlineError, Result
+from ddtreectl.hosts.protocol import DeadlineError, RawResult, Result
 
 GRACE = 2.0
 """Seconds that a killed command gets to be reaped; one stuck in the kernel is left behind."""
@@ -30,6 +30,26 @@ class LocalHost:
         env: Mapping[str, str] | None = None,
     ) -> Result:
         """See `Host.run`."""
+        done = self._execute(argv, deadline=deadline, stdin=stdin.encode(), env=env)
+        return Result(
+            tuple(argv),
+            done.returncode,
+            done.stdout.decode(errors="replace"),
+            done.stderr.decode(errors="replace"),
+        )
+
+    def pipe(self, argv: Sequence[str], *, deadline: float, stdin: bytes = b"") -> RawResult:
+        """See `Host.pipe`."""
+        return self._execute(argv, deadline=deadline, stdin=stdin, env=None)
+
+    def _execute(
+        self,
+        argv: Sequence[str],
+        *,
+        deadline: float,
+        stdin: bytes,
+        env: Mapping[str, str] | None,
+    ) -> RawResult:
         try:
             process = subprocess.Popen(
                 list(argv),
@@ -40,9 +60,9 @@ class LocalHost:
                 start_new_session=True,
             )
         except OSError as error:
-            return Result(tuple(argv), 127, "", f"{argv[0]}: {error.strerror}")
+            return RawResult(127, b"", f"{argv[0]}: {error.strerror}".encode())
         try:
-            out, err = process.communicate(stdin.encode(), timeout=deadline)
+            out, err = process.communicate(stdin, timeout=deadline)
         except subprocess.TimeoutExpired:
             _kill(process)
             raise DeadlineError(
@@ -51,12 +71,7 @@ class LocalHost:
         except BaseException:
             _kill(process)
             raise
-        return Result(
-            tuple(argv),
-            process.returncode,
-            out.decode(errors="replace"),
-            err.decode(errors="replace"),
-        )
+        return RawResult(process.returncode, out, err)
 
     def stream(self, argv: Sequence[str]) -> Iterator[str]:
         """See `Host.stream`."""

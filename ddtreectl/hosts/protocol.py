@@ -35,6 +35,26 @@ class Result:
         return (self.stderr.strip() or self.stdout.strip()) or f"exit status {self.returncode}"
 
 
+@dataclass(frozen=True)
+class RawResult:
+    """What a command said, byte for byte.
+
+    Attributes:
+        returncode: its exit status; negative for a signal.
+        stdout: what it wrote.
+        stderr: likewise.
+    """
+
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def said(self) -> str:
+        """What to show of a failure."""
+        return self.stderr.decode(errors="replace").strip() or f"exit status {self.returncode}"
+
+
 class DeadlineError(StepError):
     """A command ran past its deadline and was given up."""
 
@@ -63,6 +83,14 @@ class Host(Protocol):
             deadline: seconds after which the command and its children are killed.
             stdin: what the command reads.
             env: variables on top of the host's environment; never secrets, which go into files.
+
+        Raises:
+            DeadlineError: it did not end in time.
+        """
+        ...
+
+    def pipe(self, argv: Sequence[str], *, deadline: float, stdin: bytes = b"") -> RawResult:
+        """Run `argv` to its end, with bytes going in and out.
 
         Raises:
             DeadlineError: it did not end in time.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from ddtreectl.errors import StepError
 from ddtreectl.hosts import upload
 from ddtreectl.hosts.link import Link, about
-from ddtreectl.hosts.protocol import Result
+from ddtreectl.hosts.protocol import RawResult, Result
 from ddtreectl.hosts.remote_command import Ended, RemoteCommand
 
 READ_DEADLINE = 60.0
@@ -47,6 +47,11 @@ class SshHost:
             ended.stdout.decode(errors="replace"),
             ended.stderr.decode(errors="replace"),
         )
+
+    def pipe(self, argv: Sequence[str], *, deadline: float, stdin: bytes = b"") -> RawResult:
+        """See `Host.pipe`."""
+        ended = self._execute(argv, deadline=deadline, stdin=stdin)
+        return RawResult(ended.status, ended.stdout, ended.stderr)
 
     def stream(self, argv: Sequence[str]) -> Iterator[str]:
         """See `Host.stream`."""

@@ -39,6 +39,29 @@ class Layout:
         """The audit log: one JSON object a line, only ever appended to."""
         return f"{self.root}/audit.jsonl"
 
+    @property
+    def provisioned(self) -> str:
+        """What was provisioned for each backend; a deploy goes by it."""
+        return f"{self.root}/provisioned.json"
+
+    @property
+    def wheels(self) -> str:
+        """The store of wheels and tools, each named by its hash."""
+        return f"{self.environments}/.wheels"
+
+    @property
+    def package_cache(self) -> str:
+        """Unpacked wheels; environments hold hard links to them, so each is there once."""
+        return f"{self.environments}/.cache"
+
+    def wheelhouse(self, identity: str) -> str:
+        """The wheels of one wheelhouse, under their own names."""
+        return f"{self.environments}/.wheelhouses/{identity}"
+
+    def tool(self, name: str, version: str) -> str:
+        """A program that ddtreectl brings."""
+        return f"{self.environments}/.tools/{name}-{version}/{name}"
+
     def environment(self, name: str) -> str:
         """A virtual environment; finished once it holds `environment.json`."""
         return f"{self.environments}/{name}"

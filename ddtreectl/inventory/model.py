@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from ddtreectl.inventory.environment import EnvironmentSettings
 from ddtreectl.inventory.service import (
     BUNDLED,
     DRAFTER_FITS_MODEL,
@@ -113,6 +114,7 @@ class HostEntry(Strict):
         ssh: settings of the connection that differ from the inventory's.
         root: where generations, environments, lock and audit log live on the host.
         environments: where environments are built, `root`/environments by default.
+        environment: what they are built from, where that differs from the inventory's.
         unit_dir: where unit files are installed.
         python: the interpreter that environments are made from (3.11 or newer);
             by default `python3`, and on a local host the one that runs ddtreectl.
@@ -130,6 +132,7 @@ class HostEntry(Strict):
     ssh: SshSettings = SshSettings()
     root: AbsolutePath = "/var/lib/ddtree"
     environments: AbsolutePath | None = None
+    environment: EnvironmentSettings = EnvironmentSettings()
     unit_dir: AbsolutePath = "/etc/systemd/system"
     python: AbsolutePath | None = None
     revert_after: Annotated[int, Field(ge=20, le=3600)] = 90
@@ -176,11 +179,13 @@ class Inventory(Strict):
         hosts: by name.
         defaults: settings of every service, unless its slot says otherwise.
         ssh: settings of every connection, unless its host says otherwise.
+        environment: what environments are built from, unless their host says otherwise.
     """
 
     hosts: Annotated[dict[HostName, HostEntry], Field(min_length=1)]
     defaults: ServiceSettings = ServiceSettings()
     ssh: SshSettings = SshSettings()
+    environment: EnvironmentSettings = EnvironmentSettings()
 
     @model_validator(mode="after")
     def _services_fit_their_slots(self) -> Self:

@@ -26,7 +26,7 @@ class Place:
 
 
 def find_host(inventory: Inventory, name: str) -> HostEntry:
-    """The host called `name`.
+    """The host called `name`, with the settings of its environment complete.
 
     Raises:
         UsageError: no such host.
@@ -36,7 +36,9 @@ def find_host(inventory: Inventory, name: str) -> HostEntry:
             f"host `{name}` is not in the inventory",
             hint=f"it has: {', '.join(sorted(inventory.hosts))}; `--inventory PATH` names another",
         )
-    return inventory.hosts[name]
+    host = inventory.hosts[name]
+    environment = inventory.environment.changed_by(host.environment)
+    return host.model_copy(update={"environment": environment})
 
 
 def find_place(

@@ -8,7 +8,6 @@ from ddtreectl.inventory.select import Place
 from ddtreectl.inventory.service import BUNDLED
 from ddtreectl.plan.wish import Wish, current, installed_generation
 
-MIN_PYTHON = (3, 11)
 ENVIRONMENT_BYTES = {"cpu": 3 << 30, "gpu": 12 << 30}
 RECORD_BYTES = 64 << 20
 MIN_INODES = 1000
@@ -21,7 +20,6 @@ def refusals(wish: Wish, facts: HostFacts) -> list[str]:
     return [
         *_probe(facts),
         *_service_manager(wish, facts),
-        *_python(wish, facts),
         *_folders(wish, facts),
         *_api_key(wish, facts),
         *_disk(wish, facts),
@@ -56,19 +54,6 @@ def _service_manager(wish: Wish, facts: HostFacts) -> Iterator[str]:
         if not word.isprintable():
             yield f"docker-systemctl-replacement would change a character of {word!r}"
             break
-
-
-def _python(wish: Wish, facts: HostFacts) -> Iterator[str]:
-    if wish.candidate.environment in facts.records.environments:
-        return
-    named = wish.place.host.python or "python3"
-    if facts.python is None:
-        yield f"`{named}` does not run on the host; name an interpreter with `python:`"
-    elif facts.python.version[:2] < MIN_PYTHON:
-        version = ".".join(map(str, facts.python.version))
-        yield f"`{named}` is Python {version}; the engine needs 3.11 or newer (`python:`)"
-    elif not facts.python.has_venv:
-        yield f"`{named}` cannot make environments; on Debian: apt-get install python3-venv"
 
 
 def _folders(wish: Wish, facts: HostFacts) -> Iterator[str]:
@@ -185,5 +170,7 @@ def _foreign_units(place: Place, facts: HostFacts) -> Iterator[str]:
 
 def _environment(wish: Wish, facts: HostFacts) -> Iterator[str]:
     candidate = wish.candidate
+    if wish.refusal:
+        yield wish.refusal
     if candidate.staged and candidate.environment not in facts.records.environments:
         yield f"environment `{candidate.environment}` of generation {candidate.number} is gone"

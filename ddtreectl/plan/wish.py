@@ -18,6 +18,7 @@ class Wish:
         argv: the command line of the service, for checks.
         force: swap even if the slot serves the same already.
         new_gpu: the slot may be bound to another card than before.
+        refusal: why the host can have no environment for it, or nothing.
     """
 
     place: Place
@@ -25,6 +26,7 @@ class Wish:
     argv: tuple[str, ...] = ()
     force: bool = False
     new_gpu: bool = False
+    refusal: str = ""
 
 
 def serving(place: Place, facts: HostFacts) -> Generation | None:

@@ -10,7 +10,6 @@ _SANDBOX = (
     "DeviceAllow",
     "DevicePolicy",
     "DynamicUser",
-    "Environment",
     "Group",
     "InaccessiblePaths",
     "KeyringMode",
@@ -31,7 +30,8 @@ _SANDBOX = (
     "User",
 )
 """Beginnings of the settings that make a sandbox. What a unit writes to (StateDirectory=,
-ReadWritePaths=) belongs to its generation, which need not exist yet."""
+ReadWritePaths=) belongs to its generation, which need not exist yet; and its variables mark its
+processes as those of the slot, which no other process may seem to be."""
 
 _SCHEDULING = ("RestartSec", "Restart=", "RestrictNetworkInterfaces")
 

@@ -10,9 +10,9 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ddtreectl import bundle
-from ddtreectl.env.lock import EnvironmentLock
-from ddtreectl.env.wheel import engine_wheel
+from ddtreectl.apply.environments import ingredients
+from ddtreectl.env.backends import BACKENDS
+from ddtreectl.env.lock import EnvironmentLock, pinned
 from ddtreectl.facts import python as python_fact
 from ddtreectl.facts.output import Output
 
@@ -155,5 +155,9 @@ def environment_name() -> str:
     )
     interpreter = python_fact.parse(Output(asked.returncode, asked.stdout))
     assert interpreter is not None
-    constraints = bundle.constraints().read_text()
-    return EnvironmentLock.for_python(interpreter, engine_wheel(), constraints).name
+    brought = ingredients()
+    torch = pinned("torch", brought.constraints)
+    abi = f"{interpreter.abi} {'.'.join(map(str, interpreter.version))}"
+    return EnvironmentLock(
+        BACKENDS["engine"], torch, "cpu", abi, brought.constraints, brought.engine
+    ).name

@@ -169,15 +169,6 @@ def test_what_only_looks_the_same_is_deployed_again(change: dict[str, Any]) -> N
 REFUSALS: dict[str, tuple[HostFacts, str]] = {
     "probe": (replace(BARE, missing=("gpus",)), "did not tell about: gpus"),
     "no-systemd": (replace(BARE, systemd=False), "no systemd runs"),
-    "no-python": (replace(BARE, python=None, records=Records()), "`python3` does not run"),
-    "old-python": (
-        replace(BARE, python=Python((3, 9, 2), "x", True), records=Records()),
-        "is Python 3.9.2; the engine needs 3.11",
-    ),
-    "no-venv": (
-        replace(BARE, python=Python((3, 11, 2), "x", False), records=Records()),
-        "apt-get install python3-venv",
-    ),
     "disk": (
         replace(BARE, disk={"/var/lib/ddtree": Disk("/var/lib/ddtree", 1 << 20, None)}),
         "the disk of /var/lib/ddtree has 1 MiB free and 64 MiB are needed",

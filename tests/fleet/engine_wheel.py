@@ -3,21 +3,26 @@
 import zipfile
 from pathlib import Path
 
+from ddtreectl import bundle
+from ddtreectl.env.lock import pinned
+
 ENGINE = Path(__file__).parents[1] / "ctl" / "data" / "contract_engine.py"
 VERSION = "0.0.1"
 
-# What the fingerprint of an environment asks torch for.
-TORCH = """\
-__version__ = "0+stand.in"
+BUILD = "cu130"
+
+# What an inspection of the environment asks torch for: the build that a lab's GPUs get.
+TORCH = f"""\
+__version__ = "{pinned("torch", bundle.constraints().read_text())}+{BUILD}"
 
 class version:
-    cuda = None
+    cuda = "13.0"
 
 class _C:
     _GLIBCXX_USE_CXX11_ABI = True
 
 class cuda:
-    get_arch_list = staticmethod(list)
+    get_arch_list = staticmethod(lambda: ["sm_120"])
 """
 
 

@@ -1,0 +1,318 @@
+"""Builds, verifies and records one environment on a host."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from ddtreectl import bundle
+from ddtreectl.apply.session import Session
+from ddtreectl.env import build, inspection, verify
+from ddtreectl.env.backends import BACKENDS, Backend
+from ddtreectl.env.build import Offline
+from ddtreectl.env.cuda import CPU, Capability
+from ddtreectl.env.inspection import Inspection
+from ddtreectl.env.lock import EnvironmentLock
+from ddtreectl.env.request import Ingredients, Request
+from ddtreectl.env.verify import Expected, Problem
+from ddtreectl.env.wheel import engine_wheel
+from ddtreectl.errors import RefusedError, StepError
+from ddtreectl.facts.host import HostFacts
+from ddtreectl.facts.output import json_object
+from ddtreectl.facts.records import Provisioned
+from ddtreectl.hosts.protocol import check
+from ddtreectl.hosts.transfer import LocalFile, Store
+from ddtreectl.units import sandbox
+
+COMMAND_DEADLINE = 60.0
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class BuildStep:
+    """One step of a build.
+
+    Attributes:
+        title: what it does, in the imperative.
+        reason: why it is needed.
+        act: does it.
+    """
+
+    title: str
+    reason: str
+    act: Callable[[], None]
+
+
+def ingredients() -> Ingredients:
+    """What this ddtreectl brings to an environment."""
+    return Ingredients(engine_wheel(), bundle.constraints().read_text())
+
+
+class EnvironmentBuilder:
+    """Brings one environment to a host.
+
+    Args:
+        session: the operator at work on the host.
+        request: the environment.
+        facts: of the host.
+        unit_text: a unit that will run from it; its sandbox is the one for verification.
+    """
+
+    def __init__(
+        self, session: Session, request: Request, facts: HostFacts, unit_text: str
+    ) -> None:
+        self._session = session
+        self._host = session.host
+        self._layout = session.layout
+        self._request = request
+        self._facts = facts
+        self._unit_text = unit_text
+        self._folder = self._layout.environment(request.environment)
+        self._inputs = f"{self._layout.environments}/.inputs/{request.environment}"
+        self._store = Store(self._host, self._layout.wheels)
+        self._inspection = Inspection()
+        self._uv = ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the host has it already."""
+        return self._request.environment in self._facts.records.environments
+
+    def missing(self) -> tuple[list[LocalFile], int]:
+        """The wheels that the host does not have yet, and the bytes that are to be sent."""
+        wheelhouse = self._request.wheelhouse
+        return self._store.missing(wheelhouse.files) if wheelhouse else ([], 0)
+
+    def steps(self) -> Iterator[BuildStep]:
+        """The steps that lead to it; none where it is finished and recorded."""
+        if not self.finished:
+            if self._request.lock is None:
+                raise RefusedError(
+                    f"environment `{self._request.environment}` is gone from `{self._host.name}`",
+                    hint=f"provision again: it came from `{self._request.taken_from}`",
+                )
+            yield from self._build_steps(self._request.lock)
+        if self._facts.records.provisioned.get(self._record.backend) != self._record:
+            yield BuildStep(
+                "note it on the host", "deploys go by what was provisioned", self._write_record
+            )
+
+    def _build_steps(self, lock: EnvironmentLock) -> Iterator[BuildStep]:
+        name = self._request.environment
+        if self._request.held is not None:
+            yield BuildStep("have uv", "it builds environments without a network", self._have_uv)
+        if wheelhouse := self._request.wheelhouse:
+            files, size = self.missing()
+            yield BuildStep(
+                f"bring {len(files)} of {len(wheelhouse.wheels)} wheels, {size / MIB:.0f} MiB",
+                "what the host has by its hash is not sent again",
+                self._bring_wheels,
+            )
+        make = partial(self._create, lock)
+        yield BuildStep(f"make {name}", "it is built where it stays", make)
+        yield BuildStep(
+            f"install torch {lock.torch} ({self._request.choice.build}) and "
+            f"{lock.backend.distribution}",
+            self._request.choice.reason,
+            partial(self._install, lock),
+        )
+        yield BuildStep(
+            "verify it as the service will run it",
+            "packages that do not fit each other show before anything is stopped",
+            partial(self._verify, lock),
+        )
+        yield BuildStep(
+            "mark it finished",
+            "an interrupted build never looks like one",
+            partial(self._mark, lock),
+        )
+
+    @property
+    def _record(self) -> Provisioned:
+        request, lock = self._request, self._request.lock
+        before = self._facts.records.provisioned.get(request.environment.partition("-")[0])
+        if lock is None:
+            assert before is not None  # noqa: S101 - a request without a lock comes from a record
+            return before
+        return Provisioned(
+            backend=lock.backend.name,
+            environment=request.environment,
+            torch=lock.torch,
+            build=request.choice.build,
+            wheelhouse=request.held,
+            requirements=lock.requirements,
+            torch_wheel=request.torch_wheel,
+            engine=lock.wheel.sha256 if lock.wheel else "",
+        )
+
+    # ---- what the steps do ----
+
+    def _have_uv(self) -> None:
+        from ddtreectl.env import uv
+
+        own = self._layout.tool("uv", uv.version())
+        asked = self._host.run(uv.find(own), deadline=COMMAND_DEADLINE)
+        path = uv.found(asked.stdout)
+        if path is None:
+            python = self._facts.python
+            assert python is not None  # noqa: S101 - without it there is no request
+            with uv.brought(python, self._request.wheelhouse) as file:
+                self._store.send([file], self._progress)
+                link = 'mkdir -p -- "${2%/*}" && ln -f -- "$1" "$2" && chmod 755 -- "$2"'
+                script = ["sh", "-c", link, "ddtreectl-tool", self._store.path(file), own]
+                check(self._host.run(script, deadline=COMMAND_DEADLINE), "uv cannot be put there")
+            path = own
+        self._uv = path
+
+    def _bring_wheels(self) -> None:
+        wheelhouse = self._request.wheelhouse
+        assert wheelhouse is not None  # noqa: S101 - the step is there only with one
+        self._store.send(wheelhouse.files, self._progress)
+        names = "".join(f"{wheel.file.sha256} {wheel.name}\n" for wheel in wheelhouse.wheels)
+        folder = self._layout.wheelhouse(wheelhouse.identity)
+        script = (
+            'set -e; rm -rf -- "$2.part"; mkdir -p -- "$2.part"; '
+            'while read -r sum name; do ln -- "$1/$sum" "$2.part/$name"; done; '
+            'rm -rf -- "$2"; mv -T -- "$2.part" "$2"'
+        )
+        words = ["sh", "-c", script, "ddtreectl-wheelhouse", self._layout.wheels, folder]
+        done = self._host.run(words, stdin=names, deadline=COMMAND_DEADLINE)
+        check(done, f"the wheelhouse cannot be laid out on `{self._host.name}`")
+
+    def _source(self) -> Offline | None:
+        held = self._request.held
+        if held is None:
+            return None
+        return Offline(self._uv, self._layout.wheelhouse(held), self._layout.package_cache)
+
+    def _create(self, lock: EnvironmentLock) -> None:
+        host = self._host
+        if lock.wheel is not None:
+            host.put(f"{self._inputs}/{lock.wheel.name}", lock.wheel.content)
+        host.put(f"{self._inputs}/constraints.txt", lock.pins.encode())
+        if lock.requirements is not None:
+            host.put(f"{self._inputs}/requirements.txt", lock.requirements.encode())
+        argv = build.create(self._session.python, self._folder, self._source())
+        made = host.run(argv, deadline=build.BUILD_DEADLINE)
+        check(made, f"{self._where} cannot be made")
+
+    def _install(self, lock: EnvironmentLock) -> None:
+        source = self._source()
+        packages = [*lock.packages, *([f"{self._inputs}/{lock.wheel.name}"] if lock.wheel else [])]
+        if source is not None and self._request.torch_wheel:
+            packages.append(f"{source.wheels}/{self._request.torch_wheel}")
+        elif lock.backend.version is not None:
+            packages.append(f"torch=={lock.torch}")
+        listed = lock.requirements is not None
+        argv = build.install(
+            self._folder,
+            packages,
+            constraints=None if listed else f"{self._inputs}/constraints.txt",
+            requirements=f"{self._inputs}/requirements.txt" if listed else None,
+            source=source,
+        )
+        done = self._host.run(argv, deadline=build.BUILD_DEADLINE)
+        hint = (
+            "add what is missing to the wheelhouse: `pip download -d DIR -c constraints.txt …`"
+            if source
+            else "pip on the host decides where packages come from: `pip config list` there"
+        )
+        check(done, f"the packages of {self._where} cannot be installed", hint=hint)
+
+    def _verify(self, lock: EnvironmentLock) -> None:
+        # Without a wheelhouse, a host without GPUs takes whichever torch its index has.
+        any_build = self._request.held is None and self._request.choice.build == CPU
+        expected = Expected(
+            lock.backend,
+            build=None if any_build else self._request.choice.build,
+            torch=lock.torch,
+            capabilities=self._request.capabilities,
+        )
+        self._inspection, found = inspect(
+            self._session, self._facts, self._folder, self._unit_text, expected
+        )
+        raise_first(found, f"the packages of {self._where} do not fit")
+
+    def _mark(self, lock: EnvironmentLock) -> None:
+        content = build.marker(
+            self._request.environment,
+            lock.abi,
+            self._inspection.fingerprint(),
+            build=self._request.choice.build,
+            engine=lock.wheel.sha256 if lock.wheel else "",
+        )
+        self._host.put(f"{self._folder}/{build.MARKER}", content)
+
+    def _write_record(self) -> None:
+        write_record(self._session, self._record)
+
+    @property
+    def _where(self) -> str:
+        return f"environment `{self._request.environment}` on `{self._host.name}`"
+
+    def _progress(self, done: int, total: int) -> None:
+        self._session.report.detail(
+            f"{done / MIB:.0f} of {total / MIB:.0f} MiB, {100 * done // max(total, 1)} %"
+        )
+
+
+def inspect(
+    session: Session, facts: HostFacts, folder: str, unit_text: str, expected: Expected
+) -> tuple[Inspection, list[Problem]]:
+    """Look at an environment from within, in the sandbox of a unit, and judge it.
+
+    Args:
+        session: the operator at work.
+        facts: of the host.
+        folder: the environment.
+        unit_text: the unit; where no systemd runs, there is no sandbox.
+        expected: what the environment is to be.
+    """
+    argv = inspection.argv(f"{folder}/bin/python", expected.backend)
+    boxed = facts.systemd and facts.systemd_run
+    if boxed:
+        argv = sandbox.command(argv, unit_text, limit=inspection.DEADLINE)
+    done = session.host.run(
+        argv, stdin=inspection.program(), deadline=inspection.DEADLINE + COMMAND_DEADLINE
+    )
+    if boxed and done.returncode in sandbox.NOT_MADE and not done.stdout:
+        raise StepError(
+            f"the sandbox of the service cannot be made on `{session.host.name}`",
+            cause=done.said,
+            hint=f"systemd.exec(5), `Process exit codes`, says what {done.returncode} stands for",
+        )
+    found = inspection.parse(done.stdout)
+    told = verify.problems(found, expected)
+    if told and not found.complete:
+        told = [*told, Problem("it said", done.stderr[-1000:])] if done.stderr.strip() else told
+    return found, told
+
+
+def raise_first(found: list[Problem], what: str) -> None:
+    """Raise the first of `found`, with the others in its cause; nothing where there is none.
+
+    Raises:
+        StepError: there is one.
+    """
+    if found:
+        rest = [str(problem) for problem in found[1:]]
+        cause = "\n".join([found[0].cause, *rest]).strip()
+        raise StepError(f"{what}: {found[0].what}", cause=cause, hint=found[0].hint)
+
+
+def expected_of(
+    backend: Backend, build_name: str, capabilities: tuple[Capability, ...]
+) -> Expected:
+    """What an environment that is there already is to be."""
+    return Expected(
+        backend, build=None if build_name == CPU else build_name or None, capabilities=capabilities
+    )
+
+
+def write_record(session: Session, record: Provisioned) -> None:
+    """Note on the host what was provisioned for a backend."""
+    path = session.layout.provisioned
+    content = json_object((session.host.read(path) or b"{}").decode(errors="replace"))
+    known = {name: content[name] for name in BACKENDS if name in content}
+    known[record.backend] = asdict(record)
+    session.host.put(path, json.dumps(known, sort_keys=True).encode())

@@ -1,0 +1,88 @@
+"""`ddtreectl provision`."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from pydantic import ValidationError
+from rich.markup import escape
+
+from ddtreectl.cli import output
+from ddtreectl.cli.context import HostName, Json, context
+from ddtreectl.errors import ExitCode, UsageError
+from ddtreectl.inventory.environment import CudaName, EnvironmentSettings
+from ddtreectl.inventory.select import find_host
+
+if TYPE_CHECKING:
+    from ddtreectl.apply.provision import ProvisionPlan
+
+
+def provision(
+    ctx: typer.Context,
+    host: HostName,
+    backend: Annotated[
+        Literal["engine", "sglang"], typer.Option("--backend", help="What is to be served from it.")
+    ] = "engine",
+    torch: Annotated[
+        str | None, typer.Option("--torch", metavar="VERSION", help="The version of torch.")
+    ] = None,
+    cuda: Annotated[
+        CudaName | None,
+        typer.Option("--cuda", help="The CUDA build of torch; `auto` goes by driver and GPUs."),
+    ] = None,
+    wheelhouse: Annotated[
+        Path | None,
+        typer.Option(
+            "--wheelhouse",
+            metavar="DIR",
+            help="A folder of wheels here, for a host without a network.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and change nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Build an environment on HOST that fits its driver, GPUs and Python, and verify it there.
+
+    Whatever is left out is as in the inventory. Deploys use what was provisioned last.
+    """
+    from ddtreectl.apply.provision import Provisioning
+
+    opened = context(ctx)
+    inventory = opened.inventory()
+    asked = {"torch": torch, "cuda": cuda}
+    changes = {key: value for key, value in asked.items() if value is not None}
+    if wheelhouse is not None:
+        changes["wheelhouse"] = str(wheelhouse.expanduser().resolve())
+    try:
+        wished = EnvironmentSettings.model_validate(changes)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        text = str(first["msg"]).removeprefix("Value error, ")
+        raise UsageError(f"`--{first['loc'][0]}`: {text}") from None
+    settings = find_host(inventory, host).environment.changed_by(wished)
+    session = opened.session(inventory, host)
+    with session.interrupts.watch():
+        provisioning = Provisioning(session, inventory, backend, settings)
+        plan = provisioning.plan() if dry_run else provisioning.provision()
+    _show(plan, applied=not dry_run and not plan.empty, dry_run=dry_run, as_json=as_json)
+    return int(ExitCode.FAILED if plan.refusals else ExitCode.DONE)
+
+
+def _show(plan: "ProvisionPlan", *, applied: bool, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        output.document({"applied": applied, "plan": asdict(plan)})
+        return
+    console = output.stdout()
+    if plan.refusals:
+        console.print(f"[bold red]refused[/]: {escape(plan.host)} cannot be provisioned now")
+        for reason in plan.refusals:
+            console.print(f"  • {escape(reason)}")
+    if dry_run:
+        for number, step in enumerate(plan.steps, 1):
+            console.print(f"{number:3}. {escape(step.title)}  [dim]{escape(step.reason)}[/]")
+    what = f"torch {plan.torch} for {plan.build}" if plan.torch else plan.build
+    state = "is ready" if applied else "is there already" if plan.empty else "would be built"
+    console.print(f"{plan.host}: environment {plan.environment} {state}, {what} ({plan.reason})")
