@@ -36,6 +36,7 @@ COMMANDS = {
     "stop": Entry("stop:stop", "Stop the service of a slot, and keep it stopped."),
     "logs": Entry("logs:logs", "Print the journal of the service of a slot."),
     "demo": Entry("demo:demo", "Deploy the bundled model and compare its modes."),
+    "provision": Entry("provision:provision", "Build an environment on a host, and verify it."),
     "render": Entry("render:render", "Print the unit of a service; asks no host."),
     "inventory": Entry("inventory:group", "Look at the inventory."),
 }

@@ -2,20 +2,18 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 from pydantic import ValidationError
 from rich.markup import escape
 
+from ddtreectl.apply.provision import Provisioning, ProvisionPlan
 from ddtreectl.cli import output
 from ddtreectl.cli.context import HostName, Json, context
 from ddtreectl.errors import ExitCode, UsageError
 from ddtreectl.inventory.environment import CudaName, EnvironmentSettings
 from ddtreectl.inventory.select import find_host
-
-if TYPE_CHECKING:
-    from ddtreectl.apply.provision import ProvisionPlan
 
 
 def provision(
@@ -48,8 +46,6 @@ def provision(
 
     Whatever is left out is as in the inventory. Deploys use what was provisioned last.
     """
-    from ddtreectl.apply.provision import Provisioning
-
     opened = context(ctx)
     inventory = opened.inventory()
     asked = {"torch": torch, "cuda": cuda}
@@ -71,7 +67,7 @@ def provision(
     return int(ExitCode.FAILED if plan.refusals else ExitCode.DONE)
 
 
-def _show(plan: "ProvisionPlan", *, applied: bool, dry_run: bool, as_json: bool) -> None:
+def _show(plan: ProvisionPlan, *, applied: bool, dry_run: bool, as_json: bool) -> None:
     if as_json:
         output.document({"applied": applied, "plan": asdict(plan)})
         return
