@@ -10,6 +10,7 @@ import json
 from shlex import quote
 
 from ddtreectl.apply.session import Session
+from ddtreectl.hosts.fence import end_commands
 from ddtreectl.hosts.protocol import check
 from ddtreectl.inventory.layout import Layout, slot_units
 from ddtreectl.inventory.select import Place
@@ -24,11 +25,12 @@ def timer(slot: str) -> str:
     return f"ddtree-revert-{slot}"
 
 
-def script(place: Place, failed: int | None, back: Candidate | None) -> str:
+def script(place: Place, failed: int | None, back: Candidate | None, token: str) -> str:
     """Shell script that stops what runs in the slot and starts `back`, if there is one.
 
     It takes the lock from the operator who was lost, so that one who was only cut off goes no
-    further, and it marks generation `failed`, if there is one, as what it is.
+    further, and ends the commands that still run under it: a `systemctl stop` that hangs must not
+    go on once the old service is back. It marks generation `failed`, if there is one, as that.
     """
     layout, slot = place.layout, place.slot_name
     units = " ".join(quote(unit) for unit in slot_units(slot))
@@ -37,6 +39,7 @@ def script(place: Place, failed: int | None, back: Candidate | None) -> str:
     lines = [
         "#!/bin/sh",
         f"rm -f {quote(layout.lock)}",
+        end_commands(token),
         f'printf {quote(noted)} "$(date -u +%FT%T.%6N+00:00)" >>{quote(layout.audit)}',
         f"systemctl stop {units}",
     ]
@@ -80,7 +83,9 @@ def units(place: Place, path: str) -> dict[str, str]:
     }
 
 
-def arm(session: Session, place: Place, *, failed: int | None, back: Candidate | None) -> None:
+def arm(
+    session: Session, place: Place, *, failed: int | None, back: Candidate | None, token: str
+) -> None:
     """Start the timer; the lock of the host winds it up from then on.
 
     Args:
@@ -88,9 +93,10 @@ def arm(session: Session, place: Place, *, failed: int | None, back: Candidate |
         place: the slot.
         failed: the generation to mark failed, if the timer goes off.
         back: the generation to start then.
+        token: of the lock that the operator holds.
     """
     path = f"{place.layout.slot(place.slot_name)}/revert.sh"
-    session.host.put(path, script(place, failed, back).encode(), mode=0o755)
+    session.host.put(path, script(place, failed, back, token).encode(), mode=0o755)
     for name, text in units(place, path).items():
         session.host.put(place.layout.unit(name), text.encode())
     name = timer(place.slot_name)

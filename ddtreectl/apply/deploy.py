@@ -1,15 +1,15 @@
 """Deploy, roll back, stop: lock, set right what was interrupted, plan, execute."""
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ddtreectl.apply.candidates import earlier_generation, facts_for, new_generation
 from ddtreectl.apply.execute import Execution
 from ddtreectl.apply.lock import HostLock
+from ddtreectl.apply.locked import locked
 from ddtreectl.apply.session import Session
 from ddtreectl.apply.way_back import WayBack, candidate_of
 from ddtreectl.env.request import Request
-from ddtreectl.errors import DdtreectlError, RefusedError
+from ddtreectl.errors import LockedError, RefusedError, UnreachableError
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.inventory.select import Place
 from ddtreectl.inventory.service import ServiceSpec
@@ -41,12 +41,19 @@ class Deployment:
     Args:
         session: the operator at work on the slot's host.
         place: the slot.
+        lock_wait: seconds to wait for another operator to finish.
     """
 
-    def __init__(self, session: Session, place: Place) -> None:
+    def __init__(self, session: Session, place: Place, *, lock_wait: float = 0.0) -> None:
         self._session = session
         self._place = place
-        self._lock = HostLock(session.host, session.layout, session.operator)
+        self._lock = HostLock(
+            session.host,
+            session.layout,
+            session.operator,
+            revert_after=place.host.revert_after,
+            wait=lock_wait,
+        )
         self._way_back = WayBack(session, place, self._lock)
 
     def plan(self, service: ServiceSpec, *, force: bool = False) -> Plan:
@@ -68,7 +75,7 @@ class Deployment:
             RolledBackError: the service failed, and the last good generation serves again.
             DdtreectlError: it failed otherwise.
         """
-        with self._lock.held(self._session.interrupts):
+        with locked(self._session, self._lock):
             recovered = self._way_back.recover()
             with self._session.report.step(LOOK):
                 facts = facts_for(self._session, service)
@@ -80,7 +87,7 @@ class Deployment:
 
         After an interrupted swap, setting that right is the rollback.
         """
-        with self._lock.held(self._session.interrupts):
+        with locked(self._session, self._lock):
             recovered = self._way_back.recover()
             if recovered is not None and to is None:
                 facts = self._session.slots()
@@ -95,7 +102,7 @@ class Deployment:
 
     def stop(self) -> Outcome:
         """Stop whatever runs in the slot, and what an interrupted swap was about to start."""
-        with self._lock.held(self._session.interrupts):
+        with locked(self._session, self._lock):
             self._way_back.settle()
             with self._session.report.step(LOOK):
                 facts = self._session.slots()
@@ -141,7 +148,7 @@ class Deployment:
         except BaseException as error:
             with session.interrupts.shield():
                 failure = self._way_back.conclude(execution, error)
-                with suppress(DdtreectlError):  # of a host that is gone, `failure` tells more
+                if not isinstance(failure, LockedError | UnreachableError):
                     session.audit(f"{name}-failed", slot=plan.slot, reason=failure.message)
             raise failure from error
         session.audit(f"{name}-done", slot=plan.slot, generation=number)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from ddtreectl.apply.interrupts import Interrupts
 from ddtreectl.apply.session import Session
 from ddtreectl.errors import StepError
 from ddtreectl.facts.host import HostFacts
@@ -19,11 +20,11 @@ RELEASE_DEADLINE = 90.0
 TERM_AFTER, KILL_AFTER = 2.0, 15.0
 
 
-def pauses() -> Iterator[None]:
+def pauses(interrupts: Interrupts) -> Iterator[None]:
     """Pause between two looks: briefly at first, as most things take a moment, and then longer."""
     pause = FIRST_PAUSE
     while True:
-        time.sleep(pause)
+        interrupts.sleep(pause)
         yield
         pause = min(1.5 * pause, LONGEST_PAUSE)
 
@@ -45,7 +46,7 @@ def await_release(session: Session, place: Place, *, port_wanted: bool) -> None:
     """
     began = time.monotonic()
     signalled: dict[int, str] = {}
-    pause = pauses()
+    pause = pauses(session.interrupts)
     while True:
         facts = session.look()
         own = own_pids(place, facts)
@@ -150,7 +151,7 @@ def poll(
     Raises:
         StepError: it is still missing after `deadline` seconds.
     """
-    began, pause = time.monotonic(), pauses()
+    began, pause = time.monotonic(), pauses(session.interrupts)
     while (missing := look(session.look())) is not None:
         if time.monotonic() - began > deadline:
             raise StepError(f"{what} within {deadline:.0f} s", cause=missing)

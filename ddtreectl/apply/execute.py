@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ddtreectl.apply import deadman, exchange, generations, prepare
+from ddtreectl.apply import deadman, exchange, generations, memory, prepare
 from ddtreectl.apply.exchange import COMMAND_DEADLINE
 from ddtreectl.apply.health import Check, run_of
 from ddtreectl.apply.lock import HostLock
@@ -45,6 +45,7 @@ class Execution:
     staged: bool = False
     health: Check | None = None
     mark: str = "0"
+    _held: dict[str, memory.Held] = field(default_factory=dict)
     _acts: dict[Action, Callable[[Step], None]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -58,10 +59,8 @@ class Execution:
             Action.CHECK_MODEL: lambda _: prepare.check_model(self.session, self._wanted),
             Action.BEGIN_SWAP: lambda _: self._begin_swap(),
             Action.ARM_REVERT: lambda _: self._arm_revert(),
-            Action.STOP: lambda step: exchange.stop(self.session, step.units),
-            Action.AWAIT_RELEASE: lambda _: exchange.await_release(
-                self.session, self.place, port_wanted=self.candidate is not None
-            ),
+            Action.STOP: self._stop,
+            Action.AWAIT_RELEASE: lambda _: self._await_release(),
             Action.INSTALL_UNIT: lambda _: exchange.install_unit(self.session, self._wanted),
             Action.START: lambda _: self._start(),
             Action.HEALTH_UNIT: lambda _: self._check.unit(),
@@ -86,7 +85,8 @@ class Execution:
         """Carry out `steps` in order; the first failure ends them."""
         for step in steps:
             self.lock.check()
-            self.phase = step.phase
+            self.session.interrupts.check()
+            self.phase, self.lock.fence.doing = step.phase, step.action.value
             with self.session.report.step(step.title):
                 self._acts[step.action](step)
 
@@ -108,11 +108,21 @@ class Execution:
 
     def _arm_revert(self) -> None:
         failed = self._wanted.number if self.staged else None
-        deadman.arm(self.session, self.place, failed=failed, back=self.back)
+        token = self.lock.fence.token
+        deadman.arm(self.session, self.place, failed=failed, back=self.back, token=token)
 
     def _disarm_revert(self) -> None:
         self.session.host.reconnect()
         deadman.disarm(self.session, self.place)
+
+    def _stop(self, step: Step) -> None:
+        self._held = memory.measure(self.session, self.place)
+        exchange.stop(self.session, step.units)
+
+    def _await_release(self) -> None:
+        exchange.await_release(self.session, self.place, port_wanted=self.candidate is not None)
+        patience = memory.MARGIN + (self.candidate.service.stop_timeout if self.candidate else 0)
+        memory.await_baseline(self.session, self.place, self._held, patience)
 
     def _start(self) -> None:
         session, candidate = self.session, self._wanted

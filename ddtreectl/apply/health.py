@@ -66,7 +66,7 @@ class Check:
     def http(self) -> None:
         """Stage 2: the service is ready, and says that it runs what was deployed."""
         base = base_url(self.service.address, self.service.port)
-        began, pause = time.monotonic(), pauses()
+        began, pause = time.monotonic(), pauses(self.session.interrupts)
         while True:
             self.answer = self._ask([Request(f"{base}/ready", 5.0)], 15.0)[0]
             self._still_runs(self.session.look())

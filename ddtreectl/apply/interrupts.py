@@ -1,6 +1,8 @@
 """Ctrl-C, SIGTERM and a lost terminal: stop what is safe to stop, finish what must be finished."""
 
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -30,6 +32,7 @@ class Interrupts:
         self._shields = 0
         self._raised = False
         self._pending: str | None = None
+        self._asked = threading.Event()
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -50,6 +53,27 @@ class Interrupts:
         finally:
             self._shields -= 1
         if self._pending and not self._shields and not self._raised:
+            self._raised = True
+            raise InterruptedByOperatorError(self._pending)
+
+    def sleep(self, seconds: float) -> None:
+        """Pause between two looks. A signal, or `ask_to_stop`, ends it early."""
+        if self._shields or self._raised:
+            time.sleep(seconds)
+        elif self._asked.wait(seconds):
+            self.check()
+
+    def ask_to_stop(self, name: str) -> None:
+        """Have the work of another thread end at its next `check`.
+
+        Signals reach the main thread alone: it hands them on with this.
+        """
+        self._pending = self._pending or name
+        self._asked.set()
+
+    def check(self) -> None:
+        """Raise what another thread has asked for, unless it must wait for a block to finish."""
+        if self._asked.is_set() and self._pending and not self._shields and not self._raised:
             self._raised = True
             raise InterruptedByOperatorError(self._pending)
 

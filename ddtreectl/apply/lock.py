@@ -9,6 +9,7 @@ renewed for `STALE_AFTER` seconds.
 import json
 import secrets
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -16,21 +17,36 @@ from shlex import quote
 
 from ddtreectl.apply.interrupts import Interrupts
 from ddtreectl.apply.operator import Operator, now, start_ticks
+from ddtreectl.apply.report import Report
 from ddtreectl.errors import DdtreectlError, LockedError, UnreachableError
 from ddtreectl.facts.output import as_int, json_object
-from ddtreectl.facts.records import LockOwner, parse_lock
+from ddtreectl.facts.records import LockOwner, Records, parse_lock
+from ddtreectl.hosts.fence import Fence, end_commands
 from ddtreectl.hosts.protocol import Host, Result, check
 from ddtreectl.inventory.layout import Layout
 
 RENEW_EVERY = 10.0
+RENEWALS = 4
+"""How many renewals a host expects before it takes an operator for lost."""
+
 STALE_AFTER = 60.0
+LOOK_EVERY = 2.0
 _DEADLINE = 30.0
 _HELD, _TAKEN = 75, 76
 _WIND_UP = "systemctl try-restart 'ddtree-revert-*.timer' 2>/dev/null; true"
 
 
+def holder(records: Records, operator: Operator) -> LockOwner | None:
+    """Who works on a host, or None where nobody does or where the lock is stale."""
+    lock = records.lock
+    return None if lock is None or stale(lock, operator) else lock
+
+
 def stale(lock: LockOwner, operator: Operator) -> bool:
-    """Whether nobody works under `lock` any more, as far as `operator`'s machine can tell."""
+    """Whether nobody works under `lock` any more, as far as `operator`'s machine can tell.
+
+    Everything that asks whether a lock still counts asks here.
+    """
     if lock.host == operator.host and lock.boot == operator.boot:
         return start_ticks(lock.pid) != lock.ticks
     return lock.age > STALE_AFTER
@@ -43,27 +59,43 @@ class HostLock:
         host: the host.
         layout: where its lock lies.
         operator: who wants it.
+        revert_after: seconds without a renewal after which the host returns by itself.
+        wait: seconds to wait for another operator to finish.
     """
 
-    def __init__(self, host: Host, layout: Layout, operator: Operator) -> None:
+    def __init__(
+        self,
+        host: Host,
+        layout: Layout,
+        operator: Operator,
+        *,
+        revert_after: float = RENEWALS * RENEW_EVERY,
+        wait: float = 0.0,
+    ) -> None:
         self._host = host
+        self._renew_every = min(RENEW_EVERY, revert_after / RENEWALS)
+        self._wait = wait
         self._path = layout.lock
         self._root = layout.root
         self._operator = operator
         self._token = secrets.token_hex(8)
+        self.fence = Fence(self._token, layout.lock)
         self._ended = threading.Event()
         self._lost = False
         self.taken_over: LockOwner | None = None
 
     @contextmanager
-    def held(self, interrupts: Interrupts) -> Iterator[None]:
+    def held(self, interrupts: Interrupts, report: Report) -> Iterator[None]:
         """Hold the lock while the block runs; release it however the block ends.
 
         Raises:
             LockedError: another operator holds it.
         """
-        with interrupts.shield():
-            self._acquire()
+        if self._wait:
+            with report.step(f"take the lock of `{self._host.name}`"):
+                self._acquire(interrupts, report)
+        else:
+            self._acquire(interrupts, report)
         renewal = threading.Thread(target=self._renew, daemon=True)
         renewal.start()
         try:
@@ -84,12 +116,24 @@ class HostLock:
             LockedError: someone has.
         """
         if self._lost:
-            raise LockedError(
-                f"the lock of `{self._host.name}` was taken over by another operator",
-                hint=f"see what happened with `ddtreectl status {self._host.name}`",
-            )
+            raise self.fence.lost(self._host.name)
 
-    def _acquire(self) -> None:
+    def _acquire(self, interrupts: Interrupts, report: Report) -> None:
+        """Take the lock, when the one who holds it has finished, if that is to be waited for."""
+        began = time.monotonic()
+        while True:
+            try:
+                with interrupts.shield():
+                    self._try_to_acquire()
+            except LockedError as error:
+                if time.monotonic() - began + LOOK_EVERY > self._wait:
+                    raise
+                report.detail(error.message)
+                interrupts.sleep(LOOK_EVERY)
+            else:
+                return
+
+    def _try_to_acquire(self) -> None:
         content = {"owner": self._operator.user, **asdict(self._operator)}
         content |= {"since": now(), "token": self._token}
         del content["user"]
@@ -113,24 +157,46 @@ class HostLock:
                     f"`{self._host.name}` is locked by {owner}",
                     hint=f"a lock that is not renewed for {STALE_AFTER:.0f} s may be taken over"
                     if owner.damaged
-                    else "wait until that command has ended, and try again",
+                    else "`--lock-wait SECONDS` waits until that command has ended; "
+                    f"`ddtreectl lock break {self._host.name} --reason …` ends its rights",
                 )
             self.taken_over = owner
             # Only the lock that was judged, in case another operator was faster.
             same = f'[ "$(sha256sum <{path})" = {quote(fingerprint)} ]'
             self._guarded(f"{same} && rm -f {path}")
+            self.end_commands_of(owner)
         raise LockedError(f"the lock of `{self._host.name}` changes hands too fast")
 
     def _renew(self) -> None:
         path = quote(self._path)
         touch = f"grep -q {self._token} {path} || exit {_TAKEN}; touch {path}; {_WIND_UP}"
-        while not self._ended.wait(RENEW_EVERY):
+        while not self._ended.wait(self._renew_every):
             try:
                 if self._guarded(touch).returncode == _TAKEN:
                     self._lost = True
                     return
             except DdtreectlError:
                 continue  # a host that does not answer now may answer at the next renewal
+
+    def broken(self, of: LockOwner) -> bool:
+        """Remove the lock `of` another operator. Returns whether it was still there.
+
+        Their commands, which look for it, are let do nothing more; those in progress are ended.
+        """
+        path = quote(self._path)
+        removed = self._guarded(
+            f"grep -qsF -e {quote(of.token)} {path} && rm -f {path}"
+            if not of.damaged
+            else f"[ -e {path} ] && rm -f {path}"
+        )
+        if not of.damaged:
+            self.end_commands_of(of)
+        return removed.ok
+
+    def end_commands_of(self, gone: LockOwner) -> None:
+        """End what still runs on the host under the lock of an operator who has it no more."""
+        if not gone.damaged:
+            self._host.run(["sh", "-c", end_commands(gone.token)], deadline=_DEADLINE)
 
     def _guarded(self, command: str, stdin: str = "") -> Result:
         root = quote(self._root)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ddtreectl.apply.environments import EnvironmentBuilder, ingredients
 from ddtreectl.apply.lock import HostLock
+from ddtreectl.apply.locked import locked
 from ddtreectl.apply.session import Session
 from ddtreectl.env.backends import BackendName
 from ddtreectl.env.request import Request, resolve
@@ -103,7 +104,7 @@ class Provisioning:
         """
         session = self._session
         lock = HostLock(session.host, session.layout, session.operator)
-        with lock.held(session.interrupts):
+        with locked(session, lock):
             with session.report.step(LOOK):
                 facts = self._look()
                 request = self._resolve(facts)

@@ -7,7 +7,14 @@ from ddtreectl.apply.execute import Execution
 from ddtreectl.apply.interrupts import InterruptedByOperatorError
 from ddtreectl.apply.lock import HostLock
 from ddtreectl.apply.session import Session
-from ddtreectl.errors import MISTAKE, DdtreectlError, RolledBackError, StepError, UnreachableError
+from ddtreectl.errors import (
+    MISTAKE,
+    DdtreectlError,
+    LockedError,
+    RolledBackError,
+    StepError,
+    UnreachableError,
+)
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.facts.records import Swap
 from ddtreectl.inventory.layout import slot_units
@@ -33,6 +40,8 @@ class WayBack:
 
     def conclude(self, execution: Execution, error: BaseException) -> DdtreectlError:
         """Undo what a failed execution has done, and return what to tell the operator."""
+        if isinstance(error, LockedError):  # whoever has the slot now sees to it
+            return error
         what, cause, hint = _described(error)
         number = execution.candidate.number if execution.candidate else None
         if execution.phase is Phase.PREPARE:
@@ -48,6 +57,8 @@ class WayBack:
         self._session.report.say(f"  ! {what}")
         restored = self._restore(execution, what)
         see = f"see `ddtreectl status {self._place.host_name}` and `ddtreectl logs`"
+        if isinstance(restored, LockedError):
+            return restored
         if isinstance(restored, UnreachableError):
             return UnreachableError(what, cause=cause, hint=self._left_alone(), evidence=seen)
         if execution.back is None:
@@ -99,7 +110,8 @@ class WayBack:
         else:
             session.report.say(f"  bringing generation {back.number} back")
             if facts.systemd_run:
-                self._try(lambda: deadman.arm(session, place, failed=None, back=back))
+                token = self._lock.fence.token
+                self._try(lambda: deadman.arm(session, place, failed=None, back=back, token=token))
             try:
                 execution.run(restore_steps(place, back, facts))
             except DdtreectlError as error:

@@ -18,6 +18,7 @@ from ddtreectl.apply.lock import stale
 from ddtreectl.apply.showcase import Comparison, Completion
 from ddtreectl.cli import output, status_table
 from ddtreectl.cli.context import Json, context
+from ddtreectl.cli.terminal import printable
 from ddtreectl.errors import ExitCode, StepError
 from ddtreectl.facts.http import base_url
 from ddtreectl.inventory.select import find_place, service_for
@@ -93,7 +94,7 @@ def _completion(console: Console, shown: Completion) -> None:
         f"({', '.join(figures)}):\n"
     )
     tail = "".join(shown.prompt.splitlines(keepends=True)[-PROMPT_LINES:])
-    text = Text.assemble((tail, "dim"), (shown.text.rstrip(), "green"))
+    text = Text.assemble((printable(tail), "dim"), (printable(shown.text.rstrip()), "green"))
     for line in text.split("\n"):
         console.print(Text("  │ ").append_text(line))
 

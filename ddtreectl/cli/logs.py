@@ -45,12 +45,12 @@ def logs(
     argv = session.supervisor.journal(found.unit, lines, follow=follow)
     if follow:
         for line in session.host.stream(argv):
-            typer.echo(line, nl=False)
+            output.plain(line.removesuffix("\n"))
         return int(ExitCode.DONE)
     result = check(session.host.run(argv, deadline=DEADLINE), f"no journal of `{found.unit}`")
     if as_json:
         written = result.stdout.splitlines()
         output.document({"host": name, "unit": found.unit, "lines": written})
     else:
-        typer.echo(result.stdout, nl=False)
+        output.plain(result.stdout.removesuffix("\n"))
     return int(ExitCode.DONE)

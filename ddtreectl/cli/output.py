@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.markup import escape
 
+from ddtreectl.cli.terminal import SafeConsole, json_text, printable
 from ddtreectl.errors import DdtreectlError
 from ddtreectl.plan.step import Plan
 
@@ -23,9 +24,15 @@ def stderr() -> Console:
 
 def _console(*, to_stderr: bool) -> Console:
     """A console that wraps words at the width of a terminal, and nowhere in a file or pipe."""
-    console = Console(stderr=to_stderr, highlight=False)
+    console = SafeConsole(stderr=to_stderr, highlight=False)
     console.soft_wrap = not console.is_terminal
     return console
+
+
+def plain(text: str) -> None:
+    """Print a line of text as it is, but for what a terminal would obey."""
+    sys.stdout.write(printable(text) + "\n")
+    sys.stdout.flush()
 
 
 def progress(line: str) -> None:
@@ -37,7 +44,7 @@ def progress(line: str) -> None:
 
 def document(content: Mapping[str, object]) -> None:
     """Print the result of a command as JSON."""
-    sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(json_text(json.dumps(content, indent=2, ensure_ascii=False)) + "\n")
     sys.stdout.flush()
 
 
@@ -47,10 +54,11 @@ def line(content: Mapping[str, object]) -> None:
     sys.stdout.flush()
 
 
-def error(failure: DdtreectlError, *, as_json: bool) -> None:
+def error(failure: DdtreectlError, *, as_json: bool, host: str = "") -> None:
     """Print a failure: `error:`, its cause, what was seen, and `hint:`."""
     console = stderr()
-    console.print(f"[bold red]error[/]: {escape(failure.message)}")
+    where = f"[bold]{escape(f'[{host}]')}[/] " if host else ""
+    console.print(f"{where}[bold red]error[/]: {escape(failure.message)}")
     if failure.cause:
         console.print(escape(indented("cause: " + failure.cause)))
     if failure.evidence:

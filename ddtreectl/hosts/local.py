@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ddtreectl.errors import StepError
+from ddtreectl.hosts.fence import Fence
 from ddtreectl.hosts.protocol import DeadlineError, RawResult, Result
 
 GRACE = 2.0
@@ -18,8 +19,9 @@ GRACE = 2.0
 class LocalHost:
     """This machine. Commands run in their own sessions, out of reach of the terminal's Ctrl-C."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, fence: Fence | None = None) -> None:
         self.name = name
+        self._fence = fence
 
     def run(
         self,
@@ -52,7 +54,7 @@ class LocalHost:
     ) -> RawResult:
         try:
             process = subprocess.Popen(
-                list(argv),
+                self._fence.wrap(argv) if self._fence else list(argv),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -71,6 +73,8 @@ class LocalHost:
         except BaseException:
             _kill(process)
             raise
+        if self._fence is not None:
+            self._fence.check(self.name, process.returncode, err)
         return RawResult(process.returncode, out, err)
 
     def stream(self, argv: Sequence[str]) -> Iterator[str]:
@@ -93,6 +97,7 @@ class LocalHost:
     def put(self, path: str, content: bytes, *, mode: int = 0o644) -> None:
         """See `Host.put`."""
         target = Path(path)
+        self._guard()
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -120,8 +125,22 @@ class LocalHost:
                 f"`{path}` on `{self.name}` cannot be read", cause=error.strerror or str(error)
             ) from error
 
+    def fenced(self, fence: Fence) -> "LocalHost":
+        """See `Host.fenced`."""
+        return LocalHost(self.name, fence)
+
     def reconnect(self) -> None:
         """See `Host.reconnect`."""
+
+    def _guard(self) -> None:
+        if self._fence is None:
+            return
+        try:
+            held = self._fence.token in Path(self._fence.path).read_text()
+        except OSError:
+            held = False
+        if not held:
+            raise self._fence.lost(self.name)
 
 
 def _kill(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:

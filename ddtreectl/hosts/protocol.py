@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ddtreectl.errors import StepError
+from ddtreectl.hosts.fence import Fence
+
+LONGEST_WORD = 120
+"""Characters of a word that a reader may still want to see."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,13 @@ class Host(Protocol):
         """The content of a file, or None where there is none."""
         ...
 
+    def fenced(self, fence: Fence) -> "Host":
+        """The same host, where nothing is done any more once the lock of `fence` is lost.
+
+        All methods raise `LockedError` then.
+        """
+        ...
+
     def reconnect(self) -> None:
         """Have what follows go over a new connection, to a host that needs one.
 
@@ -124,6 +135,15 @@ def check(result: Result, what: str, *, hint: str = "") -> Result:
         StepError: it did not; the message is `what`, the cause is what the command said.
     """
     if not result.ok:
-        command = shlex.join(result.argv[:6])
-        raise StepError(what, cause=result.said[-2000:], hint=hint or f"the command: {command}")
+        raise StepError(what, cause=result.said[-2000:], hint=hint or _command(result.argv))
     return result
+
+
+def _command(argv: Sequence[str]) -> str:
+    """What ran, for a hint. A script is no help to a reader: it is named by its shell alone."""
+    words: list[str] = []
+    for word in argv:
+        if "\n" in word or len(word) > LONGEST_WORD or (words and words[-1] == "-c"):
+            return ""
+        words.append(word)
+    return f"the command: {shlex.join(words[:6])}" if words else ""

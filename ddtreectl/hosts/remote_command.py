@@ -89,6 +89,7 @@ class RemoteCommand:
         deadline: seconds that it may take; None for one that goes on until it is closed.
         stdin: what it reads.
         env: variables for it.
+        program: its name, for messages.
     """
 
     def __init__(
@@ -101,10 +102,11 @@ class RemoteCommand:
         deadline: float | None,
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
+        program: str = "",
     ) -> None:
         self._link = link
         self._name = name
-        self._program = argv[0].rpartition("/")[2]
+        self._program = (program or argv[0]).rpartition("/")[2]
         self._sudo = sudo
         self._deadline = deadline
         self._stdin = memoryview(stdin)
@@ -231,9 +233,19 @@ class RemoteCommand:
             f"`{self._program}` on `{self._name}` did not end within {self._deadline:g} s"
         )
 
+    def _awaited_pid(self) -> re.Match[bytes] | None:
+        """The process id that the host says first, on a stream that may lag behind the other."""
+        end = time.monotonic() + LINGER
+        while (match := _PID.search(self._errors)) is None and time.monotonic() < end:
+            while self._channel.recv_stderr_ready():
+                self._errors += self._channel.recv_stderr(CHUNK)
+            if self._channel.closed or self._channel.status_event.wait(0.02):
+                break
+        return match
+
     def _abandon(self) -> None:
         """End the command on the host, as far as the host still answers."""
-        match = _PID.search(self._errors)
+        match = self._awaited_pid()
         if match is None or self._channel.closed:
             return
         kill = ["kill", "-TERM", match[1].decode()]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ddtreectl.errors import StepError
 from ddtreectl.hosts import upload
+from ddtreectl.hosts.fence import Fence
 from ddtreectl.hosts.link import Link, about
 from ddtreectl.hosts.protocol import RawResult, Result
 from ddtreectl.hosts.remote_command import Ended, RemoteCommand
@@ -23,10 +24,14 @@ class SshHost:
     Args:
         name: its name in the inventory.
         find_link: finds the connection; called once.
+        fence: the lock that commands need to have, if any.
     """
 
-    def __init__(self, name: str, find_link: Callable[[], Link]) -> None:
+    def __init__(
+        self, name: str, find_link: Callable[[], Link], fence: Fence | None = None
+    ) -> None:
         self.name = name
+        self._fence = fence
         self._find_link = find_link
         self._lock = threading.Lock()
         self._link: Link | None = None
@@ -88,6 +93,10 @@ class SshHost:
             )
         return ended.stdout
 
+    def fenced(self, fence: Fence) -> "SshHost":
+        """See `Host.fenced`; it shares the connection."""
+        return SshHost(self.name, self._find_link, fence)
+
     def reconnect(self) -> None:
         """See `Host.reconnect`; the connection so far stays for those who share it."""
         with self._lock:
@@ -102,7 +111,10 @@ class SshHost:
         env: Mapping[str, str] | None = None,
     ) -> Ended:
         with about(f"`{self.name}`"):
-            return self._command(argv, deadline=deadline, stdin=stdin, env=env).finish()
+            ended = self._command(argv, deadline=deadline, stdin=stdin, env=env).finish()
+        if self._fence is not None:
+            self._fence.check(self.name, ended.status, ended.stderr)
+        return ended
 
     def _command(
         self,
@@ -116,10 +128,11 @@ class SshHost:
             link = self._link = self._link or self._find_link()
         return RemoteCommand(
             link,
-            argv,
+            self._fence.wrap(argv) if self._fence else argv,
             name=self.name,
             sudo=link.destination.user != "root",
             deadline=deadline,
             stdin=stdin,
             env=env,
+            program=argv[0],
         )

@@ -135,7 +135,7 @@ class HostEntry(Strict):
     environment: EnvironmentSettings = EnvironmentSettings()
     unit_dir: AbsolutePath = "/etc/systemd/system"
     python: AbsolutePath | None = None
-    revert_after: Annotated[int, Field(ge=20, le=3600)] = 90
+    revert_after: Annotated[int, Field(ge=5, le=3600)] = 90
     gpus: Annotated[int, Field(ge=0, le=64)] | None = None
     slots: Annotated[dict[SlotName, Slot], Field(min_length=1)]
     protected: Annotated[list[Protected], Field(default_factory=list)]

@@ -155,7 +155,7 @@ def _exchange(wish: Wish, facts: HostFacts) -> list[Step]:
     steps.append(
         Step(
             Action.AWAIT_RELEASE,
-            f"wait until port {place.slot.port} and the processes are gone",
+            _release(place),
             "the new service must not meet the old one",
             swap,
             tuple(slot_units(place.slot_name)),
@@ -213,6 +213,12 @@ def _confirm(wish: Wish, facts: HostFacts) -> list[Step]:
         )
     )
     return steps
+
+
+def _release(place: Place) -> str:
+    gpus = ", ".join(map(str, place.slot.gpus))
+    memory = f", and the memory of GPU {gpus} is free" if gpus else ""
+    return f"wait until port {place.slot.port} and the processes are gone{memory}"
 
 
 def _mode(candidate: Candidate) -> str:

@@ -1,5 +1,6 @@
 """The lock of a host: one operator at a time, and never one for ever."""
 
+import contextlib
 import json
 import os
 import signal
@@ -15,10 +16,13 @@ from ddtreectl.apply import lock as lock_module
 from ddtreectl.apply.interrupts import InterruptedByOperatorError, Interrupts
 from ddtreectl.apply.lock import STALE_AFTER, HostLock, stale
 from ddtreectl.apply.operator import Operator, current, start_ticks
+from ddtreectl.apply.report import Report
 from ddtreectl.errors import LockedError
 from ddtreectl.facts.records import parse_lock
 from ddtreectl.hosts.local import LocalHost
 from ddtreectl.inventory.layout import Layout
+
+QUIET = Report(lambda text: None)
 
 
 @pytest.fixture
@@ -49,7 +53,7 @@ def dead_process() -> tuple[int, int]:
 def test_a_lock_names_its_owner_and_goes_with_the_block(
     layout: Layout, interrupts: Interrupts
 ) -> None:
-    with lock_of(layout).held(interrupts):
+    with lock_of(layout).held(interrupts, QUIET):
         content = json.loads(Path(layout.lock).read_text())
         assert content["pid"] == os.getpid()
         assert content["command"]
@@ -58,17 +62,17 @@ def test_a_lock_names_its_owner_and_goes_with_the_block(
 
 def test_a_second_operator_is_told_who_works(layout: Layout, interrupts: Interrupts) -> None:
     with (
-        lock_of(layout).held(interrupts),
+        lock_of(layout).held(interrupts, QUIET),
         pytest.raises(LockedError, match=rf"locked by .*\(pid {os.getpid()}, since "),
-        lock_of(layout).held(interrupts),
+        lock_of(layout).held(interrupts, QUIET),
     ):
         raise AssertionError("two operators hold one lock")
-    with lock_of(layout).held(interrupts):
+    with lock_of(layout).held(interrupts, QUIET):
         pass
 
 
 def test_a_failure_in_the_block_releases_the_lock(layout: Layout, interrupts: Interrupts) -> None:
-    with pytest.raises(ZeroDivisionError), lock_of(layout).held(interrupts):
+    with pytest.raises(ZeroDivisionError), lock_of(layout).held(interrupts, QUIET):
         _ = 1 // 0
     assert not Path(layout.lock).exists()
 
@@ -78,9 +82,9 @@ def test_the_lock_of_a_dead_process_is_taken_over(
 ) -> None:
     gone = replace(current(), pid=dead_process[0], ticks=dead_process[1])
     abandoned = lock_of(layout, gone)
-    abandoned._acquire()
+    abandoned._try_to_acquire()
     lock = lock_of(layout)
-    with lock.held(interrupts):
+    with lock.held(interrupts, QUIET):
         assert lock.taken_over is not None
         assert lock.taken_over.pid == dead_process[0]
         assert json.loads(Path(layout.lock).read_text())["pid"] == os.getpid()
@@ -95,11 +99,11 @@ def test_a_lock_that_cannot_be_read_is_taken_over_in_time(
     path.write_bytes(content)
     with (
         pytest.raises(LockedError, match="by someone whose lock file cannot be read"),
-        lock_of(layout).held(interrupts),
+        lock_of(layout).held(interrupts, QUIET),
     ):
         raise AssertionError("a fresh lock was taken over")
     os.utime(path, (1000, 1000))
-    with lock_of(layout).held(interrupts):
+    with lock_of(layout).held(interrupts, QUIET):
         assert json.loads(path.read_text())["pid"] == os.getpid()
 
 
@@ -122,7 +126,7 @@ def test_the_owner_renews_its_lock(
     layout: Layout, interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock_module, "RENEW_EVERY", 0.05)
-    with lock_of(layout).held(interrupts):
+    with lock_of(layout).held(interrupts, QUIET):
         os.utime(layout.lock, (1000, 1000))
         wait_until(lambda: Path(layout.lock).stat().st_mtime > 1000)
 
@@ -133,7 +137,7 @@ def test_a_lock_that_cannot_be_renewed_is_not_lost(
     monkeypatch.setattr(lock_module, "RENEW_EVERY", 0.05)
     lock = lock_of(layout)
     guard = Path(layout.root) / ".lock-guard"
-    with lock.held(interrupts):
+    with lock.held(interrupts, QUIET):
         guard.unlink()
         guard.mkdir()
         os.utime(layout.lock, (1000, 1000))
@@ -148,11 +152,11 @@ def test_an_owner_whose_lock_was_taken_stops(
 ) -> None:
     monkeypatch.setattr(lock_module, "RENEW_EVERY", 0.05)
     lock = lock_of(layout)
-    with lock.held(interrupts):
+    with lock.held(interrupts, QUIET):
         lock.check()
         Path(layout.lock).write_text('{"token": "another"}')
         wait_until(lambda: lock._lost)
-        with pytest.raises(LockedError, match="taken over"):
+        with pytest.raises(LockedError, match="no longer this command's"):
             lock.check()
     assert Path(layout.lock).exists()  # the other operator's lock is not ours to remove
 
@@ -172,7 +176,7 @@ def test_of_many_operators_one_gets_the_lock(layout: Layout) -> None:
     def compete() -> None:
         lock = lock_of(layout)
         try:
-            lock._acquire()
+            lock._try_to_acquire()
         except LockedError as error:
             refused.append(error)
         else:
@@ -204,3 +208,88 @@ def test_only_the_first_signal_interrupts(interrupts: Interrupts) -> None:
         with pytest.raises(InterruptedByOperatorError):
             os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)  # cleaning up goes on
+
+
+def test_a_fenced_command_runs_only_while_the_lock_is_held(
+    layout: Layout, interrupts: Interrupts, tmp_path: Path
+) -> None:
+    lock = lock_of(layout)
+    host = LocalHost("here").fenced(lock.fence)
+    done, file = tmp_path / "done", tmp_path / "file"
+    with lock.held(interrupts, QUIET):
+        assert (
+            host.run(["sh", "-c", f"echo $0 >{done}; exit 3", "a b"], deadline=10).returncode == 3
+        )
+        assert done.read_text() == "a b\n"
+        host.put(str(file), b"old")
+        Path(layout.lock).unlink()
+        with lock_of(layout).held(interrupts, QUIET):
+            with pytest.raises(LockedError, match="the lock of `here` is no longer this command's"):
+                host.run(["rm", str(done)], deadline=10)
+            with pytest.raises(LockedError):
+                host.put(str(file), b"new")
+    assert (done.exists(), file.read_bytes()) == (True, b"old")
+
+
+def test_breaking_a_lock_ends_the_commands_that_run_under_it(
+    layout: Layout, interrupts: Interrupts
+) -> None:
+    lock = lock_of(layout)
+    host = LocalHost("here").fenced(lock.fence)
+    with lock.held(interrupts, QUIET):
+        result: list[int] = []
+        thread = threading.Thread(
+            target=lambda: result.append(host.run(["sleep", "61"], deadline=60).returncode)
+        )
+        thread.start()
+        owner = parse_lock(json.loads(Path(layout.lock).read_text()), 0.0)
+        until_runs(owner.token)
+        assert lock_of(layout).broken(owner)
+        thread.join(20)
+        assert result == [-signal.SIGKILL]
+        assert not Path(layout.lock).exists()
+
+
+def until_runs(token: str) -> None:
+    """Wait until a command that carries the token has replaced its shell."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                marked = f"DDTREECTL_LOCK={token}".encode() in (path / "environ").read_bytes()
+                if marked and (path / "comm").read_text() == "sleep\n":
+                    return
+        time.sleep(0.01)
+    raise AssertionError("the command does not run")
+
+
+def test_waiting_for_another_operator(layout: Layout, interrupts: Interrupts) -> None:
+    said: list[str] = []
+    waiting = HostLock(LocalHost("here"), layout, current(), wait=60)
+    first = lock_of(layout)
+
+    def release() -> None:
+        Path(layout.lock).unlink()
+
+    with first.held(interrupts, QUIET):
+        timer = threading.Timer(0.3, release)
+        timer.start()
+        with waiting.held(interrupts, Report(said.append)):
+            assert waiting.fence.token in Path(layout.lock).read_text()
+        timer.join()
+    assert "take the lock of `here`" in said[0]
+
+
+def test_work_in_a_thread_ends_at_its_next_look(interrupts: Interrupts) -> None:
+    def shielded() -> None:
+        with interrupts.shield():
+            interrupts.ask_to_stop("SIGINT")
+            interrupts.check()  # what must be finished goes on
+
+    with pytest.raises(InterruptedByOperatorError, match="SIGINT"):
+        shielded()
+    interrupts.check()  # it is said once
+    other = Interrupts(lambda text: None)
+    other.ask_to_stop("SIGTERM")
+    with pytest.raises(InterruptedByOperatorError, match="SIGTERM"):
+        other.sleep(30)

@@ -187,10 +187,12 @@ def test_the_replacement_hands_no_environment_down() -> None:
 def test_the_revert_script_brings_the_last_good_unit_back(tmp_path: Path) -> None:
     found, service = place("fleet.yaml", "ct200")
     back = Candidate(3, service, "e", "ddtree-gpu1-linear.service", "", "", staged=True)
-    script = deadman.script(found, 4, back)
+    script = deadman.script(found, 4, back, "token-7")
     checked = subprocess.run(["sh", "-n"], input=script, text=True, capture_output=True, check=True)
     assert checked.stderr == ""
     order = [
+        "rm -f /var/lib/ddtree/lock.json",
+        "DDTREECTL_LOCK=token-7",
         "systemctl stop",
         "000004/state.json",
         "000003/ddtree-gpu1-linear.service",
@@ -199,4 +201,4 @@ def test_the_revert_script_brings_the_last_good_unit_back(tmp_path: Path) -> Non
     ]
     positions = [script.index(text) for text in order]
     assert positions == sorted(positions)
-    assert "start" not in deadman.script(found, None, None)
+    assert "start" not in deadman.script(found, None, None, "token-7")

@@ -109,6 +109,16 @@ def test_lines_come_as_they_are_written(h1: Host, host: SshHost) -> None:
     assert list(host.stream(["printf", r"a\nb"])) == ["a\n", "b"]
 
 
+def test_a_reader_that_is_late_ends_the_command_too(h1: Host, host: SshHost) -> None:
+    """All that it has written is there before the first of it is read."""
+    command = host._command(["sh", "-c", "echo one; exec sleep 4714"], deadline=None)
+    until(lambda: processes(h1, "sleep 4714"), "the command runs")
+    output = command.output()
+    assert next(output) == b"one\n"
+    output.close()
+    until(lambda: not processes(h1, "sleep 4714"), "the command has ended with its reader")
+
+
 def test_a_reset_connection(h1: Host, host: SshHost) -> None:
     host.run(["true"], deadline=10)
     threading.Timer(0.5, h1.reset_connections).start()

@@ -124,9 +124,13 @@ def test_a_key_that_is_not_let_in_is_offered_once(
     assert done.returncode == 4
     assert "error: `h1`: `root` is not let in" in done.stdout
     assert f"offered {key}" in done.stdout
-    journal = fleet.hosts["h1"].says(f"journalctl -u ssh --since @{int(begun)} -o cat --no-pager")
-    attempts = [line for line in journal.splitlines() if "authenticating user root" in line]
-    assert len(attempts) == 1
+
+    def attempts() -> list[str]:
+        """What sshd says of them when a connection ends, which the journal has a moment later."""
+        said = fleet.hosts["h1"].says(f"journalctl -u ssh --since @{int(begun)} -o cat --no-pager")
+        return [line for line in said.splitlines() if "authenticating user root" in line]
+
+    assert len(until(attempts, "sshd has told of it")) == 1
     operator.write(identity=fleet.folder / "id_ed25519")
     assert operator.run("status", "h1").returncode == 0
 
