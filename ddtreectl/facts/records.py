@@ -1,4 +1,4 @@
-"""The JSON files that ddtreectl keeps on a host: generations, lock, swaps, environments."""
+"""The JSON files that ddtreectl keeps on a host: generations, lock, swaps, cordons and the like."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,6 +7,8 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from ddtreectl.facts import cordons as cordon_files
+from ddtreectl.facts.cordons import Cordon
 from ddtreectl.facts.output import Output, as_float, as_int, json_object
 from ddtreectl.inventory.layout import Layout
 from ddtreectl.inventory.service import ServiceSpec
@@ -149,6 +151,8 @@ class Records:
         environments: names of finished environments.
         provisioned: what was provisioned, by backend.
         lock: who works on the host now.
+        cordons: where nothing may be started.
+        settled: up to when errors in the kernel log have been dealt with, by PCI address.
     """
 
     generations: tuple[Generation, ...] = ()
@@ -157,6 +161,8 @@ class Records:
     environments: frozenset[str] = frozenset()
     provisioned: Mapping[str, Provisioned] = field(default_factory=dict)
     lock: LockOwner | None = None
+    cordons: tuple[Cordon, ...] = ()
+    settled: Mapping[str, float] = field(default_factory=dict)
 
     def of_slot(self, slot: str) -> list[Generation]:
         """The generations of a slot, oldest first."""
@@ -172,8 +178,9 @@ def command(layout: Layout) -> str:
     root, environments = quote(layout.root), quote(layout.environments)
     return (
         "now=$(date +%s); "
-        f"for f in {root}/lock.json {root}/provisioned.json {root}/slots/*/*.json "
-        f"{root}/slots/*/generations/*/*.json {environments}/*/environment.json; do "
+        f"for f in {root}/lock.json {root}/provisioned.json {root}/settled.json "
+        f"{root}/cordons/*.json {root}/slots/*/*.json {root}/slots/*/generations/*/*.json "
+        f"{environments}/*/environment.json; do "
         '[ -f "$f" ] || continue; '
         r"""printf '%s\t%s\t' "$f" "$((now - $(stat -c %Y "$f")))"; """
         r"""tr -d '\n' <"$f"; echo; done"""
@@ -213,6 +220,12 @@ def parse(output: Output, layout: Layout) -> Records:
         environments=frozenset(finished),
         provisioned=_provisioned(files.get(layout.provisioned, (0, {}))[1]),
         lock=None if lock is None else parse_lock(lock, float(lock_age)),
+        cordons=tuple(
+            cordon_files.cordon(path.rpartition("/")[2].removesuffix(".json"), content)
+            for path, (_, content) in sorted(files.items())
+            if path.startswith(f"{layout.cordons}/")
+        ),
+        settled=cordon_files.settled(files.get(layout.settled, (0, {}))[1]),
     )
 
 

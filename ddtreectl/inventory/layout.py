@@ -62,6 +62,20 @@ class Layout:
         """A program that ddtreectl brings."""
         return f"{self.environments}/.tools/{name}-{version}/{name}"
 
+    @property
+    def cordons(self) -> str:
+        """The folder with a file for each cordon."""
+        return f"{self.root}/cordons"
+
+    def cordon(self, name: str) -> str:
+        """The file of a cordon: `host`, or the UUID or place of a GPU."""
+        return f"{self.cordons}/{name}.json"
+
+    @property
+    def settled(self) -> str:
+        """Up to when errors in the kernel log have been dealt with, by GPU."""
+        return f"{self.root}/settled.json"
+
     def environment(self, name: str) -> str:
         """A virtual environment; finished once it holds `environment.json`."""
         return f"{self.environments}/{name}"

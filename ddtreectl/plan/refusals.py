@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from ddtreectl.facts.host import HostFacts
+from ddtreectl.gpu.classify import classify
 from ddtreectl.inventory.layout import slot_units
 from ddtreectl.inventory.select import Place
 from ddtreectl.inventory.service import BUNDLED
@@ -19,6 +20,8 @@ def refusals(wish: Wish, facts: HostFacts) -> list[str]:
     """Everything that speaks against `wish`; empty where nothing does."""
     return [
         *_probe(facts),
+        *_cordons(wish.place, facts),
+        *_unhealthy(wish.place, facts),
         *_service_manager(wish, facts),
         *_folders(wish, facts),
         *_api_key(wish, facts),
@@ -34,6 +37,28 @@ def refusals(wish: Wish, facts: HostFacts) -> list[str]:
 def _probe(facts: HostFacts) -> Iterator[str]:
     if facts.missing:
         yield f"the host did not tell about: {', '.join(facts.missing)}"
+
+
+def _cordons(place: Place, facts: HostFacts) -> Iterator[str]:
+    for cordon in facts.records.cordons:
+        gpus = facts.gpus
+        if cordon.gpu is None or any(cordon.covers(index, gpus) for index in place.slot.gpus):
+            target = place.host_name if cordon.gpu is None else f"{place.host_name}:{cordon.gpu}"
+            yield f"{cordon}; `ddtreectl uncordon {target}` ends that"
+
+
+def _unhealthy(place: Place, facts: HostFacts) -> Iterator[str]:
+    """Whether the GPUs are in a state in which nothing may be started on them.
+
+    Where the driver tells nothing or the GPU is not there, that is what is said instead.
+    """
+    indices = place.slot.gpus
+    if facts.gpus.state != "ok" or not indices or not all(map(facts.gpus.at, indices)):
+        return
+    health = classify(place.host_name, place.host, facts, facts.records.settled)
+    if found := health.against(indices):
+        name, finding = found
+        yield f"{f'{name}: ' if name else ''}{finding.reason}; {finding.hint}"
 
 
 def _service_manager(wish: Wish, facts: HostFacts) -> Iterator[str]:

@@ -75,13 +75,16 @@ ROOM = {
     path: Disk(path, 1 << 40, 10**7)
     for path in ("/var/lib/ddtree", "/var/lib/ddtree/environments", "/etc/systemd/system")
 }
-CARD = Gpu(1, UUID, "RTX PRO 6000", (12, 0), 97887, 4, minor=1)
+CARDS = (
+    Gpu(0, "GPU-00000000-0000-0000-0000-000000000000", "RTX PRO 6000", (12, 0), 97887, 4, minor=0),
+    Gpu(1, UUID, "RTX PRO 6000", (12, 0), 97887, 4, minor=1),
+)
 BARE = HostFacts(
     systemd=True,
     systemd_run=True,
     python=Python((3, 11, 2), "cpython-311 linux-x86_64 glibc 2.36", True),
     disk=ROOM,
-    gpus=Gpus("ok", "580", (CARD,)),
+    gpus=Gpus("ok", "580", CARDS),
     records=Records(environments=frozenset({"engine-a"})),
 )
 READY = {
@@ -209,7 +212,7 @@ REFUSALS: dict[str, tuple[HostFacts, str]] = {
     "gpu-used": (
         replace(
             BARE,
-            gpus=Gpus("ok", "580", (CARD,), (ComputeProcess(UUID, 47028, 60190),)),
+            gpus=Gpus("ok", "580", CARDS, (ComputeProcess(UUID, 47028, 60190),)),
             processes={47028: process(47028)},
         ),
         "GPU 1 is used (60190 MiB) by pid 47028 (user root): program-47028",
@@ -249,7 +252,7 @@ def test_our_own_processes_are_never_foreign() -> None:
     facts = replace(
         BARE,
         listeners=(Listener(30001, (900, 901)),),
-        gpus=Gpus("ok", "580", (CARD,), (ComputeProcess(UUID, 901, 5),)),
+        gpus=Gpus("ok", "580", CARDS, (ComputeProcess(UUID, 901, 5),)),
         processes={900: process(900, generation=mark), 901: process(901, unit=TREE)},
     )
     assert refusals(wish(), facts) == []
