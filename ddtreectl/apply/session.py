@@ -12,6 +12,7 @@ from ddtreectl.apply.report import Report
 from ddtreectl.errors import DdtreectlError, StepError, UnreachableError
 from ddtreectl.facts import host as host_facts
 from ddtreectl.facts import probe
+from ddtreectl.facts.cordons import Cordon
 from ddtreectl.facts.host import HostFacts, Scope
 from ddtreectl.facts.http import Answer, Request, argv, base_url, parse
 from ddtreectl.facts.output import Output
@@ -35,6 +36,7 @@ class Session:
         report: tells the operator.
         interrupts: Ctrl-C.
         keys: the file on the host with the API keys of a slot's service, by slot.
+        cordons: those that the operator keeps for the host, because it could not be reached.
     """
 
     host: Host
@@ -43,6 +45,7 @@ class Session:
     report: Report
     interrupts: Interrupts
     keys: Mapping[str, str] = field(default_factory=dict)
+    cordons: tuple[Cordon, ...] = ()
     _systemd: bool | None = None
 
     @property
@@ -90,6 +93,7 @@ class Session:
                 base_url(slots[name].address, slots[name].port): path
                 for name, path in self.keys.items()
             },
+            cordons=self.cordons,
         )
 
     def gather(self, folders: Iterable[str] = (), only: Iterable[str] | None = None) -> HostFacts:

@@ -66,6 +66,7 @@ class Context:
     ) -> "Session":
         """A session with a host; `say` shows its progress, by default on stderr."""
         from ddtreectl.apply.interrupts import Interrupts
+        from ddtreectl.apply.kept_cordons import KeptCordons
         from ddtreectl.apply.operator import current
         from ddtreectl.apply.report import Report
         from ddtreectl.apply.session import Session
@@ -86,6 +87,7 @@ class Context:
                 for slot_name, slot in entry.slots.items()
                 if (settings := inventory.settings(slot)).api_key
             },
+            cordons=KeptCordons(self.path()).of(name),
         )
 
 

@@ -17,6 +17,7 @@ from ddtreectl.facts import (
     records,
     systemd,
 )
+from ddtreectl.facts.cordons import Cordon
 from ddtreectl.facts.disk import Disk
 from ddtreectl.facts.driver import Driver
 from ddtreectl.facts.gpu import Gpus
@@ -69,6 +70,7 @@ class Scope:
         show_systemd: command that shows units where systemd runs.
         show_otherwise: command that shows them where it does not, if there is one.
         keys: the file with the API keys of a service, by its base URL.
+        cordons: those that the operator keeps for the host.
     """
 
     layout: Layout
@@ -79,6 +81,7 @@ class Scope:
     show_systemd: str
     show_otherwise: str | None
     keys: Mapping[str, str] = field(default_factory=dict)
+    cordons: tuple[Cordon, ...] = ()
 
     @property
     def units(self) -> list[str]:
@@ -219,7 +222,7 @@ def parse(outputs: Mapping[str, Output], scope: Scope, asked: Iterable[str]) -> 
         processes=processes.parse(said("processes")),
         units=systemd.parse(said("units")),
         unit_files=paths.parse_units(said("unit_files")),
-        records=records.parse(said("records"), scope.layout),
+        records=records.parse(said("records"), scope.layout).with_cordons(scope.cordons),
         folders=paths.parse(said("folders")),
         answers={answer.url: answer for answer in http.parse(said("answers"))},
         keys=paths.parse_keys(said("keys")),

@@ -1,7 +1,7 @@
 """The JSON files that ddtreectl keeps on a host: generations, lock, swaps, cordons and the like."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from shlex import quote
 from typing import Literal
 
@@ -163,6 +163,12 @@ class Records:
     lock: LockOwner | None = None
     cordons: tuple[Cordon, ...] = ()
     settled: Mapping[str, float] = field(default_factory=dict)
+
+    def with_cordons(self, kept: tuple[Cordon, ...]) -> "Records":
+        """The records with those of `kept` that the host does not have."""
+        known = {cordon.name for cordon in self.cordons}
+        more = tuple(cordon for cordon in kept if cordon.name not in known)
+        return replace(self, cordons=(*self.cordons, *more)) if more else self
 
     def of_slot(self, slot: str) -> list[Generation]:
         """The generations of a slot, oldest first."""

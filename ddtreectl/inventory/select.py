@@ -9,6 +9,8 @@ from ddtreectl.inventory.layout import Layout
 from ddtreectl.inventory.model import HostEntry, Inventory, Slot
 from ddtreectl.inventory.service import Mode, ServiceSpec
 
+MAX_GPUS = 64
+
 
 @dataclass(frozen=True)
 class Place:
@@ -113,3 +115,49 @@ def service_for(
         where = ".".join(str(step) for step in first["loc"])
         text = str(first["msg"]).removeprefix("Value error, ").replace("Input should", "must")
         raise UsageError(f"`--{where}` {text}" if where else text) from None
+
+
+@dataclass(frozen=True)
+class Target:
+    """A host, or one GPU of it.
+
+    Attributes:
+        host_name: the host.
+        host: its entry in the inventory.
+        gpu: index of the GPU; None for the whole host.
+    """
+
+    host_name: str
+    host: HostEntry
+    gpu: int | None
+
+    def __str__(self) -> str:
+        """The form that the command line has."""
+        return self.host_name if self.gpu is None else f"{self.host_name}:{self.gpu}"
+
+    @property
+    def places(self) -> list[Place]:
+        """The slots that it affects."""
+        return [
+            Place(self.host_name, self.host, name, slot)
+            for name, slot in self.host.slots.items()
+            if self.gpu is None or self.gpu in slot.gpus
+        ]
+
+
+def find_target(inventory: Inventory, text: str) -> Target:
+    """What `HOST` or `HOST:GPU` means.
+
+    Raises:
+        UsageError: no such host, or no index of a GPU.
+    """
+    name, colon, index = text.partition(":")
+    host = find_host(inventory, name)
+    if not colon:
+        return Target(name, host, None)
+    if not (index.isascii() and index.isdecimal() and int(index[:4]) < MAX_GPUS):
+        raise UsageError(
+            f"`{text}` is neither a host nor one of its GPUs",
+            hint=f"a GPU is named by its index, as in `{name}:1`",
+        )
+    return Target(name, host, int(index))

@@ -1,0 +1,147 @@
+"""Cordons and uncordons a host or a GPU of it; what cannot reach the host is kept for it."""
+
+import json
+from dataclasses import dataclass
+
+from ddtreectl.apply import generations
+from ddtreectl.apply.kept_cordons import KeptCordons
+from ddtreectl.apply.operator import now
+from ddtreectl.apply.session import Session
+from ddtreectl.errors import DdtreectlError, StepError
+from ddtreectl.facts.cordons import Cordon
+from ddtreectl.facts.host import HostFacts
+from ddtreectl.inventory.select import Target
+
+NEEDED = ("records", "gpus", "kernel_log")
+
+
+@dataclass(frozen=True)
+class Cordoned:
+    """What `cordon` did.
+
+    Attributes:
+        target: what is cordoned.
+        cordon: the cordon.
+        changed: whether it was not cordoned before.
+        unreachable: why the host does not know it yet; empty where it does.
+    """
+
+    target: Target
+    cordon: Cordon
+    changed: bool
+    unreachable: str = ""
+
+
+@dataclass(frozen=True)
+class Uncordoned:
+    """What `uncordon` did.
+
+    Attributes:
+        target: what is not cordoned any more.
+        ended: the cordons that there were.
+        settled: how many errors of the kernel log count as dealt with from now on.
+        still: a cordon of the whole host, which holds for its GPUs as well.
+    """
+
+    target: Target
+    ended: tuple[Cordon, ...]
+    settled: int
+    still: Cordon | None = None
+
+
+def cordon(session: Session, target: Target, reason: str, kept: KeptCordons) -> Cordoned:
+    """Have nothing more started on `target`.
+
+    A host that cannot be reached gets the cordon with the next command that reaches it.
+
+    Raises:
+        StepError: neither the host nor the operator's machine can keep it.
+    """
+    wanted = Cordon(target.gpu, None, reason, str(session.operator), now())
+    try:
+        facts = session.gather(only=NEEDED)
+        wanted = _with_card(wanted, facts)
+        deliver(session, kept)
+        before = [e for e in _on_host(facts) if e.name == wanted.name]
+        _write(session, wanted)
+        session.audit("cordon", target=str(target), reason=reason, gpu=wanted.uuid)
+    except DdtreectlError as error:  # unreachable, hung, or its disk is full
+        kept.add(target.host_name, wanted)
+        held = Cordon(wanted.gpu, None, reason, wanted.by, wanted.at, kept="operator")
+        return Cordoned(target, held, changed=True, unreachable=error.message)
+    return Cordoned(target, wanted, changed=not before)
+
+
+def uncordon(session: Session, target: Target, kept: KeptCordons) -> Uncordoned:
+    """Let services be started on `target` again, and take what its log says as dealt with.
+
+    Ending the cordon of a host ends those of its GPUs.
+
+    Raises:
+        UnreachableError: the host cannot be asked; what the operator kept for it is forgotten.
+    """
+    mine = tuple(entry for entry in kept.of(target.host_name) if _concerns(target, entry, None))
+    kept.remove(target.host_name, *(entry.name for entry in mine))
+    facts = session.gather(only=NEEDED)
+    if facts.missing:
+        raise StepError(f"`{target.host_name}` does not tell about: {', '.join(facts.missing)}")
+    deliver(session, kept)
+    ended = tuple(entry for entry in _on_host(facts) if _concerns(target, entry, facts))
+    if ended:
+        generations.remove(session, *(session.layout.cordon(entry.name) for entry in ended))
+    settled = _settle(session, target, facts)
+    if ended or settled:
+        session.audit("uncordon", target=str(target), errors=settled)
+    everywhere = [entry for entry in facts.records.cordons if entry.gpu is None]
+    still = everywhere[0] if everywhere and target.gpu is not None else None
+    return Uncordoned(target, (*ended, *mine), settled, still)
+
+
+def deliver(session: Session, kept: KeptCordons) -> None:
+    """Write to the host what was kept for it while it could not be reached."""
+    waiting = kept.of(session.host.name)
+    for entry in waiting:
+        _write(session, entry)
+        session.audit("cordon", target=entry.name, reason=entry.reason, by=entry.by, since=entry.at)
+    kept.remove(session.host.name, *(entry.name for entry in waiting))
+
+
+def _write(session: Session, entry: Cordon) -> None:
+    text = json.dumps(entry.to_json(), sort_keys=True)
+    session.host.put(session.layout.cordon(entry.name), text.encode())
+
+
+def _on_host(facts: HostFacts) -> list[Cordon]:
+    return [entry for entry in facts.records.cordons if entry.kept == "host"]
+
+
+def _with_card(wanted: Cordon, facts: HostFacts) -> Cordon:
+    """The cordon, with the UUID of its GPU where the driver tells it."""
+    there = facts.gpus.at(wanted.gpu) if wanted.gpu is not None else None
+    uuid = there.uuid if there else None
+    return Cordon(wanted.gpu, uuid, wanted.reason, wanted.by, wanted.at)
+
+
+def _concerns(target: Target, entry: Cordon, facts: HostFacts | None) -> bool:
+    """Whether uncordoning `target` ends `entry`; of a lost card the index still names it."""
+    if target.gpu is None or entry.gpu is None:
+        return target.gpu is None
+    return entry.gpu == target.gpu or (facts is not None and entry.covers(target.gpu, facts.gpus))
+
+
+def _settle(session: Session, target: Target, facts: HostFacts) -> int:
+    """Note that the errors of the log up to now have been dealt with."""
+    log = facts.kernel_log
+    key: str | None = ""
+    errors = list(log.errors)
+    if target.gpu is not None:
+        there = facts.gpus.at(target.gpu)
+        key = there.pci if there else None
+        errors = log.of(key)
+    since = max(facts.records.settled.get("", 0.0), facts.records.settled.get(key or "", 0.0))
+    fresh = [error for error in errors if error.last is None or error.last > since]
+    if key is None or not fresh or log.now is None:
+        return 0
+    content = {**facts.records.settled, key: log.now}
+    session.host.put(session.layout.settled, json.dumps(content, sort_keys=True).encode())
+    return len(fresh)
