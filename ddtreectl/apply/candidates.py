@@ -23,7 +23,12 @@ def facts_for(session: Session, service: ServiceSpec | None) -> HostFacts:
 
 
 def new_generation(
-    place: Place, service: ServiceSpec, facts: HostFacts, *, force: bool
+    place: Place,
+    service: ServiceSpec,
+    facts: HostFacts,
+    *,
+    force: bool = False,
+    new_gpu: bool = False,
 ) -> tuple[Wish, Request | None]:
     """The next generation of a slot, and the environment that fits the host."""
     request, refusal = None, ""
@@ -53,7 +58,8 @@ def new_generation(
         staged=False,
         gpus=tuple(gpu.uuid for gpu in gpus if gpu.uuid),
     )
-    return Wish(place, candidate, unit.argv, force, refusal=refusal), request
+    wish = Wish(place, candidate, unit.argv, force=force, new_gpu=new_gpu, refusal=refusal)
+    return wish, request
 
 
 def earlier_generation(session: Session, place: Place, to: int | None) -> tuple[Wish, HostFacts]:

@@ -56,10 +56,10 @@ class Deployment:
         )
         self._way_back = WayBack(session, place, self._lock)
 
-    def plan(self, service: ServiceSpec, *, force: bool = False) -> Plan:
+    def plan(self, service: ServiceSpec, *, force: bool = False, new_gpu: bool = False) -> Plan:
         """What `deploy` would do now. Changes nothing."""
         facts = facts_for(self._session, service)
-        wish, _ = new_generation(self._place, service, facts, force=force)
+        wish, _ = new_generation(self._place, service, facts, force=force, new_gpu=new_gpu)
         return self._with_swap_note(plan_swap(wish, facts), facts)
 
     def plan_rollback(self, to: int | None) -> Plan:
@@ -67,7 +67,9 @@ class Deployment:
         wish, facts = earlier_generation(self._session, self._place, to)
         return self._with_swap_note(plan_swap(wish, facts), facts)
 
-    def deploy(self, service: ServiceSpec, *, force: bool = False) -> Outcome:
+    def deploy(
+        self, service: ServiceSpec, *, force: bool = False, new_gpu: bool = False
+    ) -> Outcome:
         """Bring `service` into the slot.
 
         Raises:
@@ -79,7 +81,9 @@ class Deployment:
             recovered = self._way_back.recover()
             with self._session.report.step(LOOK):
                 facts = facts_for(self._session, service)
-                wish, request = new_generation(self._place, service, facts, force=force)
+                wish, request = new_generation(
+                    self._place, service, facts, force=force, new_gpu=new_gpu
+                )
             return self._apply("deploy", plan_swap(wish, facts), facts, recovered, request)
 
     def rollback(self, to: int | None) -> Outcome:

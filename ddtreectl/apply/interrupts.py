@@ -10,6 +10,22 @@ from types import FrameType
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+@contextmanager
+def handled(act: Callable[[str], None]) -> Iterator[None]:
+    """Have `act` told the name of each signal that comes while the block runs; main thread only."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        del frame
+        act(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class InterruptedByOperatorError(BaseException):
     """The operator asked to stop. No handler of ordinary errors catches it."""
 
@@ -37,12 +53,8 @@ class Interrupts:
     @contextmanager
     def watch(self) -> Iterator[None]:
         """Handle signals while the block runs. For the main thread only."""
-        before = {number: signal.signal(number, self._handle) for number in SIGNALS}
-        try:
+        with handled(self._handle):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     @contextmanager
     def shield(self) -> Iterator[None]:
@@ -77,9 +89,7 @@ class Interrupts:
             self._raised = True
             raise InterruptedByOperatorError(self._pending)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        name = signal.Signals(number).name
+    def _handle(self, name: str) -> None:
         if self._shields or self._raised:
             self._pending = name
             self._say(f"{name}: finishing first, so that the slot is left in a known state")

@@ -30,14 +30,17 @@ class Entry:
 
 
 COMMANDS = {
-    "deploy": Entry("deploy:deploy", "Bring a service into a slot of a host."),
+    "deploy": Entry("deploy:deploy", "Bring a service into a slot of each host."),
     "status": Entry("status:status", "Show what runs on a host, or on all hosts."),
-    "rollback": Entry("deploy:rollback", "Go back to the generation that was good before."),
+    "rollback": Entry("rollback:rollback", "Go back to the generation that was good before."),
     "stop": Entry("stop:stop", "Stop the service of a slot, and keep it stopped."),
     "cordon": Entry("cordon:cordon", "Have nothing more started on a host or a GPU."),
     "uncordon": Entry("cordon:uncordon", "Let services be started there again."),
     "drain": Entry("cordon:drain", "Cordon hosts or GPUs, and stop their services gracefully."),
     "logs": Entry("logs:logs", "Print the journal of the service of a slot."),
+    "audit": Entry("audit:audit", "Show who has changed what on a host."),
+    "lock": Entry("lock:group", "Look at the lock of a host, or break it."),
+    "prune": Entry("prune:prune", "Remove old generations and environments of a host."),
     "demo": Entry("demo:demo", "Deploy the bundled model and compare its modes."),
     "provision": Entry("provision:provision", "Build an environment on a host, and verify it."),
     "render": Entry("render:render", "Print the unit of a service; asks no host."),

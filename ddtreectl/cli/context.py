@@ -24,6 +24,17 @@ SlotName = Annotated[
     str | None, typer.Option("--slot", help="The slot, where the host has several.")
 ]
 Gpu = Annotated[int | None, typer.Option("--gpu", help="The slot that has this GPU.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
+LockWait = Annotated[
+    int,
+    typer.Option(
+        "--lock-wait",
+        min=0,
+        max=86400,
+        metavar="SECONDS",
+        help="Wait that long for another operator to finish.",
+    ),
+]
 Port = Annotated[int | None, typer.Option("--port", help="The slot that has this port.")]
 
 

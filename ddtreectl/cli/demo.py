@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ddtreectl.apply import showcase
 from ddtreectl.apply.deploy import Deployment
-from ddtreectl.apply.lock import stale
+from ddtreectl.apply.lock import holder
 from ddtreectl.apply.showcase import Comparison, Completion
 from ddtreectl.cli import output, status_table
 from ddtreectl.cli.context import Json, context
@@ -66,8 +66,7 @@ def demo(
                 session, environment, service, prompts=prompts, max_tokens=TOKENS, runs=runs
             )
         facts = session.gather()
-    lock = facts.records.lock
-    locked = lock is not None and not stale(lock, session.operator)
+    locked = holder(facts.records, session.operator) is not None
     state = host_status(name, place.host, facts, now=time.time(), locked=locked)
     if as_json:
         document = status_table.document([state], {})

@@ -1,24 +1,26 @@
-"""`ddtreectl deploy` and `ddtreectl rollback`."""
+"""`ddtreectl deploy`."""
 
 from typing import Annotated
 
 import typer
 
-from ddtreectl.apply.deploy import Deployment, Outcome
-from ddtreectl.cli import output
-from ddtreectl.cli.context import Gpu, HostName, Json, Port, SlotName, context
-from ddtreectl.errors import ExitCode
-from ddtreectl.inventory.select import find_place, service_for
+from ddtreectl.apply.deploy import Deployment
+from ddtreectl.apply.roll import Rules
+from ddtreectl.apply.roll_journal import Request
+from ddtreectl.cli import one_slot, roll
+from ddtreectl.cli.context import DryRun, Gpu, Json, LockWait, Port, SlotName, context
+from ddtreectl.cli.services import service_of
+from ddtreectl.errors import UsageError
+from ddtreectl.inventory.select import find_place
 from ddtreectl.inventory.service import Mode
-from ddtreectl.plan.step import Plan
-
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
 
 
 def deploy(
     ctx: typer.Context,
-    host: HostName,
-    mode: Annotated[Mode, typer.Option("--mode", help="How the service decodes.")],
+    hosts: Annotated[
+        list[str] | None, typer.Argument(metavar="HOST", help="Hosts of the inventory.")
+    ] = None,
+    mode: Annotated[Mode | None, typer.Option("--mode", help="How the service decodes.")] = None,
     budget: Annotated[
         int | None, typer.Option("--budget", help="Nodes of the tree besides the root.")
     ] = None,
@@ -37,87 +39,79 @@ def deploy(
     force: Annotated[
         bool, typer.Option("--force", help="Swap even if the slot serves the same already.")
     ] = False,
+    new_gpu: Annotated[
+        bool, typer.Option("--new-gpu", help="The slot's card was exchanged: bind to the new one.")
+    ] = False,
+    canary: Annotated[
+        int,
+        typer.Option("--canary", min=0, metavar="N", help="Hosts that must be good before others."),
+    ] = 1,
+    parallel: Annotated[
+        int, typer.Option("--parallel", min=1, max=64, metavar="N", help="Hosts at a time.")
+    ] = 4,
+    max_failures: Annotated[
+        int,
+        typer.Option("--max-failures", min=0, metavar="K", help="More of them end the roll."),
+    ] = 0,
+    skip_unreachable: Annotated[
+        bool, typer.Option("--skip-unreachable", help="An unreachable host is no failure.")
+    ] = False,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            "--resume", metavar="ROLL", help="Finish a roll: `last`, or the name that it was given."
+        ),
+    ] = None,
+    lock_wait: LockWait = 0,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> int:
-    """Bring a service into a slot of HOST, in place of the one that runs there.
+    """Bring a service into a slot of each HOST, in place of the one that runs there.
 
     Everything that can fail is checked before the old service stops. If the new one is not healthy,
     the last good generation comes back and the exit code is 6.
+
+    Of several hosts the first `--canary` must be good before the others are begun. A host that
+    fails, or is not reached, counts; after more than `--max-failures` no other is begun, and those
+    in progress finish. Exit code 3: some hosts serve what was asked for, and some do not;
+    `--resume last` deploys to these.
     """
     opened = context(ctx)
     inventory = opened.inventory()
-    place = find_place(inventory, host, slot=slot, gpu=gpu, port=port)
-    service = service_for(
-        inventory, place, mode, budget=budget, topk=topk, model=model, drafter=drafter
+    if resume is not None:
+        if hosts or mode:
+            raise UsageError(
+                "`--resume` goes on with the hosts and the mode of its roll",
+                hint="leave HOST and `--mode` out",
+            )
+        return roll.resume(opened, inventory, resume, lock_wait=lock_wait, as_json=as_json)
+    if not hosts or mode is None:
+        raise UsageError("a deploy names a host and a `--mode`", hint="`ddtreectl deploy --help`")
+    request = Request(
+        mode=mode,
+        budget=budget,
+        topk=topk,
+        model=model,
+        drafter=drafter,
+        force=force,
+        new_gpu=new_gpu,
     )
-    session = opened.session(inventory, host)
-    with session.interrupts.watch():
-        deployment = Deployment(session, place)
+    if len(set(hosts)) != len(hosts):
+        raise UsageError("a host is named twice")
+    places = [find_place(inventory, host, slot=slot, gpu=gpu, port=port) for host in hosts]
+    services = [service_of(inventory, place, request) for place in places]
+    if len(places) > 1:
+        rules = Rules(canary, parallel, max_failures, skip_unreachable)
         if dry_run:
-            return _show(deployment.plan(service, force=force), as_json=as_json)
-        outcome = deployment.deploy(service, force=force)
-    return _done(outcome, "serves", as_json=as_json)
-
-
-def rollback(
-    ctx: typer.Context,
-    host: Annotated[
-        str | None, typer.Argument(metavar="HOST", help="A host; may be left out if only one.")
-    ] = None,
-    to: Annotated[
-        int | None, typer.Option("--to", metavar="N", help="The generation to go back to.")
-    ] = None,
-    slot: SlotName = None,
-    gpu: Gpu = None,
-    port: Port = None,
-    dry_run: DryRun = False,
-    as_json: Json = False,
-) -> int:
-    """Go back to the generation that was good before the one that serves, or to generation N."""
-    opened = context(ctx)
-    inventory = opened.inventory()
-    name = opened.host_name(inventory, host)
-    place = find_place(inventory, name, slot=slot, gpu=gpu, port=port)
-    session = opened.session(inventory, name)
+            return roll.plans(opened, inventory, places, request, as_json=as_json)
+        return roll.begin(
+            opened, inventory, places, request, rules, lock_wait=lock_wait, as_json=as_json
+        )
+    session = opened.session(inventory, hosts[0])
     with session.interrupts.watch():
-        deployment = Deployment(session, place)
+        deployment = Deployment(session, places[0], lock_wait=lock_wait)
         if dry_run:
-            return _show(deployment.plan_rollback(to), as_json=as_json)
-        outcome = deployment.rollback(to)
-    return _done(outcome, "serves again", as_json=as_json)
-
-
-def _show(plan: Plan, *, as_json: bool) -> int:
-    if as_json:
-        output.document({"applied": False, "plan": output.plan_document(plan)})
-    else:
-        output.plan(plan)
-    return int(ExitCode.FAILED if plan.refusals else ExitCode.DONE)
-
-
-def _done(outcome: Outcome, verb: str, *, as_json: bool) -> int:
-    plan = outcome.plan
-    if as_json:
-        output.document(
-            {
-                "applied": outcome.applied,
-                "recovered": outcome.recovered,
-                "plan": output.plan_document(plan),
-            }
-        )
-        return int(ExitCode.DONE)
-    console = output.stdout()
-    for note in () if outcome.applied else plan.notes:
-        console.print(note)
-    if plan.candidate:
-        service = plan.candidate.service
-        console.print(
-            f"{plan.host}/{plan.slot}: generation {plan.candidate.number} {verb}, mode "
-            f"{service.mode}, budget {service.budget}, port {service.port}"
-            if outcome.applied or outcome.recovered is not None
-            else f"{plan.host}/{plan.slot}: nothing to do"
-        )
-    elif outcome.recovered is not None:
-        console.print(f"{plan.host}/{plan.slot}: set right; nothing serves")
-    return int(ExitCode.DONE)
+            plan = deployment.plan(services[0], force=force, new_gpu=new_gpu)
+            return one_slot.show(plan, as_json=as_json)
+        outcome = deployment.deploy(services[0], force=force, new_gpu=new_gpu)
+    return one_slot.done(outcome, "serves", as_json=as_json)

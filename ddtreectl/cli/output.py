@@ -35,11 +35,12 @@ def plain(text: str) -> None:
     sys.stdout.flush()
 
 
-def progress(line: str) -> None:
-    """Print a line of progress."""
+def progress(line: str, host: str = "") -> None:
+    """Print a line of progress, of one of several hosts where one is named."""
     styles = {"✓": "green", "✗": "red", "!": "yellow", "…": "dim"}
     style = styles.get(line.strip()[:1], "")
-    stderr().print(f"[{style}]{escape(line)}[/]" if style else escape(line))
+    where = f"[bold]{escape(f'[{host}]')}[/]" if host else ""
+    stderr().print(where + (f"[{style}]{escape(line)}[/]" if style else escape(line)))
 
 
 def document(content: Mapping[str, object]) -> None:

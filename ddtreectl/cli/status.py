@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ddtreectl.apply.lock import stale
+from ddtreectl.apply.lock import holder
 from ddtreectl.apply.session import Session
 from ddtreectl.apply.watch import Watch
 from ddtreectl.cli import output, status_table
@@ -67,8 +67,7 @@ def _gather(session: Session) -> HostFacts:
 
 
 def _status(session: Session, facts: HostFacts) -> HostStatus:
-    lock = facts.records.lock
-    locked = lock is not None and not stale(lock, session.operator)
+    locked = holder(facts.records, session.operator) is not None
     return host_status(session.host.name, session.entry, facts, now=time.time(), locked=locked)
 
 

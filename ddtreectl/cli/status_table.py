@@ -21,6 +21,7 @@ HEALTH_STYLE = {
     "healthy": "green",
     "starting": "yellow",
     "draining": "yellow",
+    "swapping": "yellow",
     "stopped": "dim",
     "unhealthy": "bold red",
     "failed": "bold red",

@@ -6,7 +6,7 @@ import typer
 
 from ddtreectl.apply.deploy import Deployment
 from ddtreectl.cli import output
-from ddtreectl.cli.context import Gpu, Json, Port, SlotName, context
+from ddtreectl.cli.context import Gpu, Json, LockWait, Port, SlotName, context
 from ddtreectl.errors import ExitCode
 from ddtreectl.inventory.select import find_place
 
@@ -19,6 +19,7 @@ def stop(
     slot: SlotName = None,
     gpu: Gpu = None,
     port: Port = None,
+    lock_wait: LockWait = 0,
     as_json: Json = False,
 ) -> int:
     """Stop the service of a slot; it stays stopped until the next deploy or rollback."""
@@ -28,7 +29,7 @@ def stop(
     place = find_place(inventory, name, slot=slot, gpu=gpu, port=port)
     session = opened.session(inventory, name)
     with session.interrupts.watch():
-        outcome = Deployment(session, place).stop()
+        outcome = Deployment(session, place, lock_wait=lock_wait).stop()
     if as_json:
         output.document({"applied": outcome.applied, "plan": output.plan_document(outcome.plan)})
     else:

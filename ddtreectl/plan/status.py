@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ddtreectl.errors import DdtreectlError, ExitCode
@@ -18,9 +18,9 @@ from ddtreectl.inventory.service import ServiceSpec
 from ddtreectl.plan.refusals import port_owner
 from ddtreectl.plan.wish import current
 
-FINE = {"healthy", "stopped", "starting", "draining"}
+FINE = {"healthy", "stopped", "starting", "draining", "swapping"}
 
-Health = Literal["healthy", "starting", "draining", "unhealthy", "failed", "stopped"]
+Health = Literal["healthy", "starting", "draining", "swapping", "unhealthy", "failed", "stopped"]
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class ServiceStatus:
         topk: candidates for each depth.
         port: where it listens.
         health: `healthy` (unit runs, owns the port, answers and is ready), `starting`, `draining`,
-            `unhealthy` (runs and does not answer as it should), `failed` (should run and does
-            not), `stopped` (on purpose).
+            `swapping` (an operator is at it now), `unhealthy` (runs and does not answer as it
+            should), `failed` (should run and does not), `stopped` (on purpose).
         generation: the deployed state that runs, or that would.
         generation_status: `pending`, `good` or `failed`.
         uptime_seconds: since the process started, or None.
@@ -124,7 +124,11 @@ def host_status(
     for slot_name, slot in entry.slots.items():
         place = Place(name, entry, slot_name, slot)
         found = _service(place, facts, now)
-        if found:
+        swap = facts.records.swap_of(slot_name) if locked else None
+        if found and swap:
+            problem = f"{swap.owner} is bringing generation {swap.to} in, since {swap.since[:19]}"
+            services.append(replace(found, health="swapping", problem=problem))
+        elif found:
             services.append(found)
         else:
             empty.append(slot_name)

@@ -364,3 +364,20 @@ def test_status_of_a_slot_that_never_served_and_of_a_swap_that_was_left() -> Non
     found = host_status("gpuhost", PLACE.host, left, now=0.0, locked=False)
     assert found.interrupted == ("the swap of `gpu1` to generation 2, begun by ada@ops at t",)
     assert host_status("gpuhost", PLACE.host, left, now=0.0, locked=True).interrupted == ()
+
+
+def test_a_slot_that_an_operator_swaps_is_swapping_and_not_failed() -> None:
+    swap = Swap("gpu1", to=2, back=1, owner="ada@ops", since="2026-01-02T03:04:05.000000+00:00")
+    between = replace(
+        SERVING,
+        units={},
+        listeners=(),
+        processes={},
+        records=replace(SERVING.records, swaps=(swap,)),
+    )
+    (service,) = host_status("gpuhost", PLACE.host, between, now=200.0, locked=True).services
+    assert service.health == "swapping"
+    assert "ada@ops is bringing generation 2 in, since 2026-01-02T03:04:05" in service.problem
+    abandoned = host_status("gpuhost", PLACE.host, between, now=200.0, locked=False)
+    assert abandoned.services[0].health == "failed"
+    assert "begun by ada@ops" in abandoned.interrupted[0]

@@ -1,0 +1,77 @@
+"""What is pruned, and what never is."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddtreectl.facts.host import HostFacts
+from ddtreectl.facts.records import STATUSES, Records, Status, Swap
+from ddtreectl.plan.prune import Superfluous, superfluous
+from tests.ctl.test_plan import PLACE, SERVING, TREE, generation, unit_text
+
+
+def pruned(facts: HostFacts, keep: int = 1) -> Superfluous:
+    return superfluous(PLACE.host_name, PLACE.host, facts, keep)
+
+
+def with_generations(*statuses: Status, serving: int = 1) -> HostFacts:
+    generations = tuple(
+        replace(generation(number, status), environment=f"e{number}")
+        for number, status in enumerate(statuses, 1)
+    )
+    records = Records(
+        generations=generations,
+        environments=frozenset({*(f"e{number}" for number in range(1, len(statuses) + 1)), "old"}),
+    )
+    return replace(SERVING, records=records, unit_files={TREE: unit_text(serving, "tree")})
+
+
+def test_what_serves_and_what_is_good_stays() -> None:
+    facts = with_generations("good", "failed", "good", "failed", "failed", serving=1)
+    found = pruned(facts)
+    assert found.generations == {"gpu1": (2, 4)}
+    assert found.kept["gpu1"] == {1: "serves", 3: "the last good one", 5: "the newest"}
+    assert found.environments == ("e2", "e4", "old")
+    assert found.units == ()
+
+
+def test_more_good_ones_are_kept_where_that_is_asked_for() -> None:
+    facts = with_generations("good", "good", "good", "good", serving=4)
+    assert pruned(facts, keep=2).generations == {"gpu1": (1, 2)}
+    assert pruned(facts, keep=9).generations == {"gpu1": ()}
+
+
+def test_an_unfinished_swap_keeps_both_of_its_ends() -> None:
+    facts = with_generations("good", "pending", "good", "failed", serving=3)
+    swap = Swap("gpu1", to=2, back=1, owner="ada@ops", since="t")
+    facts = replace(facts, records=replace(facts.records, swaps=(swap,)))
+    assert pruned(facts).generations == {"gpu1": ()}
+
+
+def test_the_unit_file_of_a_generation_goes_with_it() -> None:
+    facts = with_generations("good", "failed", "good", serving=2)
+    stopped = {TREE: replace(facts.unit(TREE), active="failed", main_pid=None)}
+    facts = replace(facts, units=stopped, listeners=(), processes={})
+    found = pruned(facts)
+    assert (found.generations, found.units) == ({"gpu1": (1, 2)}, (TREE,))
+
+
+@given(
+    statuses=st.lists(st.sampled_from(STATUSES), min_size=1, max_size=9),
+    data=st.data(),
+    keep=st.integers(1, 4),
+)
+def test_the_way_back_is_never_pruned(
+    statuses: list[Status], data: st.DataObject, keep: int
+) -> None:
+    serving = data.draw(st.integers(1, len(statuses)))
+    facts = with_generations(*statuses, serving=serving)
+    found = pruned(facts, keep)
+    gone = set(found.generations["gpu1"])
+    good = [number for number, status in enumerate(statuses, 1) if status == "good"]
+    assert serving not in gone
+    assert len(statuses) not in gone  # its number must not be given again
+    assert not gone & set(good[-keep:])
+    kept = set(range(1, len(statuses) + 1)) - gone
+    assert not {f"e{number}" for number in kept} & set(found.environments)
