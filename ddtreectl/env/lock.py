@@ -23,6 +23,8 @@ class EnvironmentLock:
         abi: the interpreter, platform and C library that compiled packages must fit.
         constraints: exact versions of everything else, in pip's format.
         wheel: the engine, for the backend that needs it.
+        wheelhouse: the identity of the wheels that it is built from; None where the host's own pip
+            configuration says where packages come from.
         requirements: the exact list of packages, where a wheelhouse has one.
     """
 
@@ -32,6 +34,7 @@ class EnvironmentLock:
     abi: str
     constraints: str = ""
     wheel: Wheel | None = None
+    wheelhouse: str | None = None
     requirements: str | None = None
 
     @property
@@ -59,7 +62,7 @@ class EnvironmentLock:
             self.pins,
             self.build,
             self.abi,
-            *([self.requirements] if self.requirements is not None else []),
+            *([self.wheelhouse] if self.wheelhouse is not None else []),
         ]
         digest = sha256("\n".join(parts).encode()).hexdigest()[:12]
         return f"{self.backend.name}-{self.build}-{digest}"

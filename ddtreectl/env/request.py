@@ -106,7 +106,9 @@ def resolve(
             cause="\n".join(wheel.name for wheel in torches.values()),
             hint="it has to be the build that the host needs: add that wheel to the wheelhouse",
         )
-    lock = _lock(made, torch, choice.build, python, brought, wheelhouse.requirements)
+    lock = _lock(
+        made, torch, choice.build, python, brought, wheelhouse.identity, wheelhouse.requirements
+    )
     return Request(
         lock.name,
         lock,
@@ -146,7 +148,9 @@ def provisioned(
         return Request(record.environment, None, choice, _known(host), taken_from=record.taken_from)
     python = _interpreter(entry, facts, needs_venv=record.wheelhouse is None)
     made = BACKENDS[backend]
-    lock = _lock(made, record.torch, record.build, python, brought, record.requirements)
+    lock = _lock(
+        made, record.torch, record.build, python, brought, record.wheelhouse, record.requirements
+    )
     return Request(
         lock.name,
         lock,
@@ -168,6 +172,7 @@ def _lock(
     build: str,
     python: Python,
     brought: Ingredients,
+    wheelhouse: str | None = None,
     requirements: str | None = None,
 ) -> EnvironmentLock:
     ours = backend.version is None
@@ -178,6 +183,7 @@ def _lock(
         abi=f"{python.abi} {'.'.join(map(str, python.version))}",
         constraints=brought.constraints if ours else "",
         wheel=brought.engine if ours else None,
+        wheelhouse=wheelhouse,
         requirements=requirements,
     )
 

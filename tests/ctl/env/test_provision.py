@@ -1,0 +1,240 @@
+"""`ddtreectl provision` on this machine, from wheels as small as they can be."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ddtreectl.env.wheel import VARIABLE
+from tests.ctl.conftest import new_machine
+from tests.ctl.env import wheels
+from tests.ctl.machine import Machine
+
+STEPS = ("look at the host", "have uv", "bring", "make", "install", "verify", "mark it finished")
+
+
+class Provisioner:
+    """An operator with a wheelhouse, and a machine of its own."""
+
+    def __init__(self, machine: Machine, wheelhouse: Path) -> None:
+        self.machine = machine
+        self.wheelhouse = wheelhouse
+        self.words = ["provision", "local", "--wheelhouse", str(wheelhouse)]
+
+    def run(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        return self.machine.run(*self.words, *words)
+
+    def plan(self) -> dict[str, object]:
+        done = self.run("--dry-run", "--json")
+        plan = json.loads(done.stdout)["plan"]
+        assert isinstance(plan, dict)
+        return plan
+
+    def replace(self, *made: Path) -> None:
+        """Have these wheels in the place of those of the same packages."""
+        for path in made:
+            name = path.name.partition("-")[0]
+            for old in self.wheelhouse.glob(f"{name}-*.whl"):
+                old.unlink()
+            path.rename(self.wheelhouse / path.name)
+
+    @property
+    def environments(self) -> Path:
+        return self.machine.root / "environments"
+
+    def finished(self) -> list[str]:
+        return [path.parent.name for path in self.environments.glob("*/environment.json")]
+
+
+@pytest.fixture
+def provisioner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Provisioner":
+    house = tmp_path / "wheelhouse"
+    house.mkdir()
+    wheels.torch(house, "cpu")
+    wheels.kernels(house, "cpu")
+    wheels.module(house, "soundfile", "0.13.1")
+    wheels.module(house, "xgrammar", "0.2.1")
+    monkeypatch.setenv(VARIABLE, str(wheels.engine(tmp_path)))
+    return Provisioner(new_machine(tmp_path), house)
+
+
+def test_it_is_built_once_and_served_from(provisioner: Provisioner) -> None:
+    plan = provisioner.plan()
+    assert (plan["build"], plan["torch"]) == ("cpu", "2.13.0")
+    assert not provisioner.environments.exists()
+
+    built = provisioner.run()
+    assert built.returncode == 0, built.stderr
+    assert provisioner.finished() == [plan["environment"]]
+    folder = provisioner.environments / str(plan["environment"])
+    told = json.loads((folder / "environment.json").read_text())
+    assert told["fingerprint"]["torch"] == "2.13.0+cpu"
+    assert told["fingerprint"]["packages"]["xgrammar"] == "0.2.1"
+    said = subprocess.run(
+        [folder / "bin/ddtree-engine"], capture_output=True, text=True, check=True
+    )
+    assert said.stdout == "served\n"
+
+    files = {path: path.lstat().st_mtime_ns for path in provisioner.environments.rglob("*")}
+    again = provisioner.run()
+    assert again.returncode == 0
+    assert "is there already" in again.stdout
+    assert provisioner.plan()["steps"] == []
+    assert {p: p.lstat().st_mtime_ns for p in provisioner.environments.rglob("*")} == files
+
+    deploy = provisioner.machine.deploy("tree", "--dry-run", "--json")
+    steps = json.loads(deploy.stdout)["plan"]["steps"]
+    assert json.loads(deploy.stdout)["plan"]["environment"] == plan["environment"]
+    assert "build-environment" not in [step["action"] for step in steps]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_build_that_is_killed_leaves_nothing_that_looks_finished(
+    step: str, provisioner: Provisioner
+) -> None:
+    """After each step in turn, the operator is killed while the next one goes on."""
+    process = provisioner.machine.begin(*provisioner.words)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if f"✓ {step}" in line:
+            break
+    else:
+        pytest.fail(f"it ended before it said {step!r}")
+    process.kill()
+    process.communicate()
+    if step != STEPS[-1]:
+        assert provisioner.finished() == []
+    again = provisioner.run()
+    assert again.returncode == 0, again.stderr
+    assert len(provisioner.finished()) == 1
+    assert provisioner.plan()["steps"] == []
+
+
+def test_the_next_engine_goes_into_what_was_provisioned(
+    provisioner: Provisioner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = provisioner.plan()["environment"]
+    assert provisioner.run().returncode == 0
+    (tmp_path / "next").mkdir()
+    monkeypatch.setenv(VARIABLE, str(wheels.engine(tmp_path / "next", ("torch>=2.6",))))
+    deploy = provisioner.machine.deploy("tree", "--dry-run", "--json")
+    plan = json.loads(deploy.stdout)["plan"]
+    assert plan["environment"] != first
+    assert plan["steps"][0]["action"] == "build-environment"
+
+
+def wrong_xgrammar(folder: Path) -> Path:
+    return wheels.module(folder, "xgrammar", "0.1.10")
+
+
+def other_cuda(folder: Path) -> Path:
+    return wheels.kernels(folder, "cu128")
+
+
+def old_string(folder: Path) -> Path:
+    return wheels.kernels(folder, "cpu", symbol=wheels.OLD_STRING)
+
+
+def other_python(folder: Path) -> Path:
+    return wheels.kernels(folder, "cpu", python="cp310")
+
+
+def other_torch(folder: Path) -> Path:
+    return wheels.torch(folder, "cpu", "2.11.0")
+
+
+def cuda_torch(folder: Path) -> Path:
+    return wheels.torch(folder, "cu128")
+
+
+def newer_glibc(folder: Path) -> Path:
+    return wheels.kernels(folder, "cpu", glibc="2.99")
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (wrong_xgrammar, "xgrammar==0.2.1"),
+        (other_cuda, "`fast_kernels` was built for CUDA 12, and torch 2.13.0+cpu for the CPU"),
+        (old_string, "`fast_kernels` was built for the old C++ ABI"),
+        (other_python, "fast-kernels"),
+        (newer_glibc, "`fast_kernels` needs glibc 2.99"),
+        (other_torch, "the wheelhouse has no torch 2.13.0 for cp311"),
+        (cuda_torch, "the wheelhouse has no torch 2.13.0 for `cpu`"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    make: Callable[[Path], Path], says: str, provisioner: Provisioner, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    provisioner.replace(make(tmp_path / "other"))
+    done = provisioner.run()
+    assert done.returncode == 1, done.stdout
+    assert says in done.stderr
+    assert "hint:" in done.stderr
+    assert provisioner.finished() == []
+
+
+def test_a_package_that_the_wheelhouse_lacks(provisioner: Provisioner) -> None:
+    next(provisioner.wheelhouse.glob("soundfile-*.whl")).unlink()
+    done = provisioner.run()
+    assert done.returncode == 1
+    assert "soundfile" in done.stderr
+    assert "add what is missing to the wheelhouse" in done.stderr
+    assert provisioner.finished() == []
+
+
+def test_an_exact_list_is_installed_as_it_is(provisioner: Provisioner) -> None:
+    """Without soundfile, which the engine requires: only its import tells that it is missing."""
+    listed = provisioner.wheelhouse / "requirements.txt"
+    listed.write_text("torch==2.13.0\nfast-kernels==0.4.5\nxgrammar==0.2.1\n")
+    done = provisioner.run()
+    assert done.returncode == 1
+    assert "`soundfile` is not installed, and ddtree-engine requires it" in done.stderr
+    listed.write_text("torch==2.13.0\nfast-kernels==0.4.5\nxgrammar==0.2.1\nsoundfile==0.13.1\n")
+    assert provisioner.run().returncode == 0
+
+
+def test_what_was_sent_before_is_not_sent_again(provisioner: Provisioner, tmp_path: Path) -> None:
+    assert provisioner.run().returncode == 0
+    (tmp_path / "more").mkdir()
+    provisioner.replace(wheels.module(tmp_path / "more", "soundfile", "0.14.0"))
+    assert "bring 1 of 4 wheels, 0 MiB" in str(provisioner.plan()["steps"])
+    assert provisioner.run().returncode == 0
+    assert len(provisioner.finished()) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "says"),
+    [
+        (["--wheelhouse", "/nowhere"], 2, "the wheelhouse `/nowhere` is no folder"),
+        (["--torch", "2.13"], 1, "the wheelhouse has no torch 2.13 "),
+        (["--torch", "newest"], 2, "is no exact version"),
+        (["--cuda", "cu128"], 1, "no service of the host uses one"),
+    ],
+)
+def test_wishes_that_cannot_be(
+    change: list[str], code: int, says: str, provisioner: Provisioner
+) -> None:
+    done = provisioner.run(*change)
+    assert done.returncode == code
+    assert says in done.stderr
+    assert not provisioner.environments.exists()
+
+
+def test_a_wheel_that_is_damaged(provisioner: Provisioner) -> None:
+    next(provisioner.wheelhouse.glob("soundfile-*.whl")).write_bytes(b"PK\3\4 and no more")
+    done = provisioner.run()
+    assert done.returncode == 1
+    assert "is damaged" in done.stderr
+
+
+def test_a_host_with_gpus_and_without_a_driver(provisioner: Provisioner) -> None:
+    inventory = provisioner.machine.inventory
+    inventory.write_text(inventory.read_text().replace("device: cpu", "gpus: [0]"))
+    done = provisioner.run()
+    assert done.returncode == 1
+    assert "no NVIDIA driver is loaded" in done.stderr
+    assert provisioner.finished() == []
