@@ -1,0 +1,135 @@
+"""Environments for hosts that have neither a network nor packages: wheels over SSH, uv, systemd."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.ctl.env import wheels
+from tests.fleet import wheelhouse
+from tests.fleet.lab.fleet import Fleet
+from tests.fleet.lab.gpu import GpuState
+from tests.fleet.lab.topology import HostSpec
+from tests.fleet.operator import Operator
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path("var/lib/ddtree")
+
+
+class Provisioner(Operator):
+    """An operator of a host with a GPU, of one without, and of one that is to take things over."""
+
+    def __init__(self, fleet: Fleet, folder: Path) -> None:
+        super().__init__(fleet, folder)
+        self.folder = folder
+        self.fleet = fleet
+        service = "service: {start_timeout: 60, stop_timeout: 2}"
+        self.write(
+            hosts=f"""hosts:
+  cpu:
+    address: {fleet.hosts["cpu"].address}
+    user: deploy
+    slots:
+      cpu0: {{device: cpu, port: 30000, {service}}}
+  ct129:
+    address: {fleet.hosts["ct129"].address}
+    slots:
+      gpu1: {{gpus: [1], port: 30001, {service}}}
+  ct200:
+    address: {fleet.hosts["ct200"].address}
+    slots:
+      gpu1: {{gpus: [1], port: 30001, {service}}}
+"""
+        )
+
+    def gpus(self, name: str, **changes: object) -> None:
+        host = self.fleet.hosts[name]
+        host.set_gpus(replace(GpuState.healthy(name, 2), **changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provisioner]:
+    hosts = [
+        HostSpec("cpu", gpus=0, disk="4G"),
+        HostSpec("ct129", disk="16G"),
+        HostSpec("ct200", disk="16G"),
+    ]
+    with Fleet.boot(hosts) as fleet:
+        provisioner = Provisioner(fleet, tmp_path_factory.mktemp("operator"))
+        yield provisioner
+        provisioner.close()
+
+
+@pytest.fixture
+def stand_ins(operator: Provisioner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A wheelhouse with two builds of a torch that is none, and what an engine needs beside it."""
+    house = tmp_path / "wheelhouse"
+    house.mkdir()
+    for build in ("cu128", "cu130"):
+        wheels.torch(house, build)
+    for major in (12, 13):
+        wheels.cuda_runtime(house, major)
+    wheels.module(house, "soundfile", "0.13.1")
+    wheels.module(house, "xgrammar", "0.2.1")
+    wheels.kernels(house, "cu128")
+    monkeypatch.setitem(operator.env, "DDTREECTL_ENGINE_WHEEL", str(wheels.engine(tmp_path)))
+    return house
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+def test_a_bare_host_without_network_serves_the_bundled_model_with_the_real_engine(
+    operator: Provisioner, tmp_path: Path
+) -> None:
+    house = tmp_path / "wheelhouse"
+    wheelhouse.download(house)
+    host = operator.fleet.hosts["cpu"]
+    assert host.says("ls -A /var/lib/ddtree") == ""
+
+    built = operator.run("provision", "cpu", "--wheelhouse", str(house), timeout=300)
+    assert built.returncode == 0, built.stderr
+    shutil.rmtree(house)
+    deployed = operator.run("deploy", "cpu", "--mode", "tree", timeout=200)
+    assert deployed.returncode == 0, deployed.stderr
+    assert "build environment" not in deployed.stderr
+    (service,) = json.loads(operator.run("status", "cpu", "--json").stdout)["services"]
+    assert (service["mode"], service["health"]) == ("tree", "healthy")
+    body = json.dumps({"prompt": "def fibonacci(n):\n", "max_tokens": 24, "temperature": 0})
+    answer = host.says(
+        "curl -s http://127.0.0.1:30000/v1/completions -H 'Content-Type: application/json' "
+        f"-d '{body}'"
+    )
+    assert json.loads(answer)["usage"]["completion_tokens"] > 0
+    assert operator.run("stop", "cpu").returncode == 0
+
+
+def test_the_build_follows_driver_and_gpus(operator: Provisioner, stand_ins: Path) -> None:
+    words = ["provision", "ct200", "--wheelhouse", str(stand_ins), "--dry-run", "--json"]
+
+    def chosen() -> object:
+        return json.loads(operator.run(*words).stdout)["plan"]["build"]
+
+    assert chosen() == "cu130"
+    operator.gpus("ct200", driver="575.57.08")
+    assert chosen() == "cu128"
+    operator.gpus("ct200", failure="no-driver")
+    refused = operator.run(*words)
+    assert refused.returncode == 1
+    assert "no NVIDIA driver is loaded" in refused.stderr
+    operator.gpus("ct200")
+    asked = operator.run("provision", "ct200", "--wheelhouse", str(stand_ins), "--cuda", "cu126")
+    assert "it has no machine code for compute capability 12.0" in asked.stderr
+
+
+def test_packages_for_another_cuda_are_found_on_the_host(
+    operator: Provisioner, stand_ins: Path
+) -> None:
+    """The story: kernels that were built for +cu128, and a torch for +cu130."""
+    done = operator.run("provision", "ct200", "--wheelhouse", str(stand_ins), "--cuda", "cu130")
+    assert done.returncode == 1
+    assert "`fast_kernels` was built for CUDA 12, and torch 2.13.0+cu130" in done.stderr
+    assert not list((operator.fleet.hosts["ct200"].root / ROOT).glob("environments/*/*.json"))
