@@ -12,6 +12,7 @@ from ddtreectl.inventory.select import Place
 from ddtreectl.inventory.service import ServiceSpec
 from ddtreectl.plan.step import Candidate
 from ddtreectl.plan.wish import Wish, next_number, serving
+from ddtreectl.units import sglang
 from ddtreectl.units.render import render
 
 UNKNOWN_ENVIRONMENT = "engine-unknown"
@@ -37,6 +38,10 @@ def new_generation(
     except RefusedError as error:  # a plan gives all reasons at once
         refusal = "\n".join(filter(None, [error.message, error.cause, error.hint]))
     environment = request.environment if request else UNKNOWN_ENVIRONMENT
+    if service.backend == "sglang":
+        weights = sum(facts.weights.get(folder, 0) for folder in (service.model, service.drafter))
+        sized = sglang.start_timeout(service, weights)
+        service = service.model_copy(update={"start_timeout": sized})
     number = next_number(place, facts)
     # A GPU that is not there, or not told, is what the plan refuses.
     gpus = [facts.gpus.at(index) or unknown(index) for index in place.slot.gpus]

@@ -7,9 +7,11 @@ process may own the port, the server may run with other settings, or it may gene
 import time
 from dataclasses import dataclass
 
+from ddtreectl.apply import sglang
 from ddtreectl.apply.exchange import pauses, poll
 from ddtreectl.apply.session import Session
 from ddtreectl.errors import StepError
+from ddtreectl.facts import told
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.facts.http import Answer, Request, base_url
 from ddtreectl.facts.systemd import Unit
@@ -19,6 +21,7 @@ from ddtreectl.plan.step import Candidate
 SMOKE_PROMPT = "# Write a Python function fibonacci(n) using iteration\ndef fibonacci(n):\n"
 SMOKE_TOKENS = 32
 SMOKE_TIMEOUT = 120.0
+JOURNAL_LINES = 2000
 LOST = (
     "the service ended while it was being checked",
     "a service that ends within seconds of its start says why in its journal",
@@ -68,9 +71,11 @@ class Check:
         base = base_url(self.service.address, self.service.port)
         began, pause = time.monotonic(), pauses(self.session.interrupts)
         while True:
-            self.answer = self._ask([Request(f"{base}/ready", 5.0)], 15.0)[0]
+            paths = ("/ready", "/health")
+            ready, health = self._ask([Request(f"{base}{path}", 5.0) for path in paths], 15.0)
+            self.answer = health if ready.status == told.NOT_FOUND else ready
             self._still_runs(self.session.look())
-            if self.answer.ok:
+            if told.is_ready(ready, health):
                 break
             if time.monotonic() - began > self.service.start_timeout:
                 raise StepError(
@@ -86,6 +91,9 @@ class Check:
             self._still_runs(self.session.look())
             raise StepError("the service does not say what it runs", cause=str(self.answer))
         info = self.answer.content
+        if self.service.backend == "sglang":
+            self._sglang_is_as_deployed(info)
+            return
         wanted: dict[str, object] = {"mode": self.service.mode.value}
         if self.service.mode is Mode.TREE:
             wanted |= {"budget": self.service.budget, "topk": self.service.topk}
@@ -105,8 +113,41 @@ class Check:
                 f"which is no process of `{self.candidate.unit}`"
             )
 
+    def _sglang_is_as_deployed(self, info: dict[str, object]) -> None:
+        if wrong := sglang.disagreement(self.service, info):
+            raise StepError(wrong, cause=str(self.answer))
+        for line in sglang.mode_lines(self._journal()):
+            self.session.report.say(f"  log: {line}")
+        if fewer := sglang.fewer_requests(self.service, info):
+            self.session.report.say(f"  ! {fewer}")
+        self._still_runs(self.session.look())
+
+    def _journal(self) -> str:
+        supervisor, invocation = self.session.supervisor, self.run[2] if self.run else None
+        argv = supervisor.journal_since(self.candidate.unit, "0", invocation, JOURNAL_LINES)
+        return self.session.host.run(argv, deadline=30.0).stdout
+
+    def _sglang_generates(self) -> None:
+        """SGLang decodes no single request without drafting to compare with: it must make text."""
+        base = base_url(self.service.address, self.service.port)
+        asked = sglang.generations(base, SMOKE_PROMPT, SMOKE_TOKENS, SMOKE_TIMEOUT)
+        for answer in self._ask(asked, 2 * SMOKE_TIMEOUT + 10.0):
+            self.answer = answer
+            if not answer.ok:
+                self._still_runs(self.session.look())
+                raise StepError("the service does not generate", cause=str(answer))
+            if wrong := sglang.degenerate(answer):
+                raise StepError(wrong, cause=str(answer))
+        length = sglang.acceptance(answer)
+        if length is not None and length <= 1.0:
+            self.session.report.say("  ! no drafted token was accepted: does the drafter fit?")
+        self._still_runs(self.session.look())
+
     def model(self) -> None:
         """Stage 3: at temperature 0 the text equals the one that the model makes undrafted."""
+        if self.service.backend == "sglang":
+            self._sglang_generates()
+            return
         url = f"{base_url(self.service.address, self.service.port)}/v1/completions"
         body: dict[str, object] = {
             "model": self.model_name,

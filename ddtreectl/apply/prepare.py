@@ -2,6 +2,7 @@
 
 from shlex import join
 
+from ddtreectl.apply import sglang
 from ddtreectl.apply.environments import EnvironmentBuilder
 from ddtreectl.apply.session import Session
 from ddtreectl.env.request import Request
@@ -38,6 +39,9 @@ def check_unit(session: Session, slot: str, candidate: Candidate) -> None:
 def check_model(session: Session, candidate: Candidate) -> None:
     """Let the engine read what the service would load, with the rights that it will have."""
     service = candidate.service
+    if service.backend == "sglang":
+        _check_sglang(session, candidate)
+        return
     engine = f"{session.layout.environment(candidate.environment)}/bin/ddtree-engine"
     argv = [engine, "inspect", "--model", service.model, "--drafter", service.drafter, "--json"]
     result = session.host.run(_as_the_unit(session, candidate, argv), deadline=INSPECT_DEADLINE)
@@ -49,6 +53,15 @@ def check_model(session: Session, candidate: Candidate) -> None:
             if "Permission denied" in result.said
             else "",
         )
+
+
+def _check_sglang(session: Session, candidate: Candidate) -> None:
+    python = f"{session.layout.environment(candidate.environment)}/bin/python"
+    argv = sglang.inspection(python, candidate.service)
+    result = session.host.run(_as_the_unit(session, candidate, argv), deadline=sglang.DEADLINE)
+    cards = [session.gather(only=("gpus",)).gpus.called(uuid) for uuid in candidate.gpus]
+    capabilities = [card.compute_capability for card in cards if card and card.compute_capability]
+    sglang.judge(session, candidate.service, result, capabilities)
 
 
 def _as_the_unit(session: Session, candidate: Candidate, argv: list[str]) -> list[str]:

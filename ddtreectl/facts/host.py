@@ -108,6 +108,7 @@ class HostFacts:
         unit_files: text of the installed unit files by name.
         records: generations, lock, swaps, environments.
         folders: the model folders that are there.
+        weights: bytes of the weights in each of them.
         answers: HTTP answers by URL.
         keys: whether a file with API keys is for root's eyes only, by its path.
         missing: sections of the probe that said nothing, or not all in time.
@@ -127,6 +128,7 @@ class HostFacts:
     unit_files: Mapping[str, str] = field(default_factory=dict)
     records: Records = field(default_factory=Records)
     folders: frozenset[str] = frozenset()
+    weights: Mapping[str, int] = field(default_factory=dict)
     answers: Mapping[str, Answer] = field(default_factory=dict)
     keys: Mapping[str, bool] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
@@ -224,6 +226,7 @@ def parse(outputs: Mapping[str, Output], scope: Scope, asked: Iterable[str]) -> 
         unit_files=paths.parse_units(said("unit_files")),
         records=records.parse(said("records"), scope.layout).with_cordons(scope.cordons),
         folders=paths.parse(said("folders")),
+        weights=paths.parse_weights(said("folders")),
         answers={answer.url: answer for answer in http.parse(said("answers"))},
         keys=paths.parse_keys(said("keys")),
         missing=tuple(name for name in asked if name not in outputs or name in cut_off),

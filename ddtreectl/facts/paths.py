@@ -3,20 +3,35 @@
 from collections.abc import Sequence
 from shlex import quote
 
-from ddtreectl.facts.output import Output
+from ddtreectl.facts.output import Output, as_int
 
 _MARKER = "==> ddtree unit "
 
 
 def command(folders: Sequence[str]) -> str:
-    """Print those of `folders` that hold a model's `config.json`."""
+    """Print those of `folders` that hold a model's `config.json`, with the bytes of its weights."""
     words = " ".join(quote(folder) for folder in folders)
-    return f'for d in {words}; do [ -f "$d/config.json" ] && printf \'%s\\n\' "$d"; done; true'
+    weights = (
+        """stat -L -c %s -- "$d"/*.safetensors 2>/dev/null | awk '{s += $1} END {print s+0}'"""
+    )
+    return (
+        f'for d in {words}; do [ -f "$d/config.json" ] && '
+        f"""printf '%s\\t%s\\n' "$d" "$({weights})"; done; true"""
+    )
 
 
 def parse(output: Output) -> frozenset[str]:
     """The folders that hold a model."""
-    return frozenset(line for line in output.lines if line)
+    return frozenset(folder for line in output.lines if (folder := line.partition("\t")[0]))
+
+
+def parse_weights(output: Output) -> dict[str, int]:
+    """The bytes of the weights of each model."""
+    found = {}
+    for line in output.lines:
+        folder, _, size = line.partition("\t")
+        found[folder] = as_int(size) or 0
+    return found
 
 
 def keys_command(files: Sequence[str]) -> str:

@@ -19,7 +19,6 @@ from ddtreectl.errors import InventoryError
 from ddtreectl.inventory.model import Inventory
 
 MAX_BYTES = 1 << 20
-KNOWN_LATER = {"sglang": "backend `sglang` is not served yet; use `engine`"}
 
 
 def load(path: Path) -> Inventory:
@@ -159,8 +158,6 @@ def _message(location: Sequence[str | int], detail: object) -> str:
             return f"{where}: required and not given"
         case "value_error":
             text = str(detail["ctx"]["error"])
-        case "literal_error" if value in KNOWN_LATER:
-            text = KNOWN_LATER[str(value)]
         case "int_type":
             text = f"expects a whole number, value: {_yaml(value)}"
         case "string_type" if isinstance(value, bool | int | float):

@@ -12,6 +12,8 @@ from ddtreectl.inventory.service import (
     DRAFTER_FITS_MODEL,
     ServiceSettings,
     Strict,
+    nccl_port,
+    sglang_objection,
 )
 from ddtreectl.inventory.ssh import SshName, SshSettings
 
@@ -167,6 +169,11 @@ class HostEntry(Strict):
         return [*slots, *kept]
 
     @property
+    def ports(self) -> dict[int, str]:
+        """The ports that are claimed, with who claims them."""
+        return {port: owner for owner, port, _ in self._claims() if port is not None}
+
+    @property
     def environments_dir(self) -> str:
         """Where environments are built."""
         return self.environments or f"{self.root}/environments"
@@ -193,15 +200,38 @@ class Inventory(Strict):
             for slot_name, slot in host.slots.items():
                 where = f"slot `{slot_name}` of `{host_name}`"
                 settings = self.settings(slot)
-                if len(slot.gpus) > 1:
+                if len(slot.gpus) > 1 and settings.backend != "sglang":
                     raise ValueError(f"{where}: backend `{settings.backend}` runs on one GPU")
+                objection = sglang_objection(settings, on_cpu=slot.device == "cpu")
+                if settings.backend == "sglang" and objection:
+                    raise ValueError(f"{where}: {objection}")
                 if (settings.model == BUNDLED) != (settings.drafter == BUNDLED):
                     raise ValueError(f"{where}: {DRAFTER_FITS_MODEL}")
         return self
 
+    @model_validator(mode="after")
+    def _nccl_ports_are_their_own(self) -> Self:
+        for host_name, host in self.hosts.items():
+            ports = host.ports
+            for slot_name, slot in host.slots.items():
+                settings = self.settings(slot)
+                if settings.backend != "sglang":
+                    continue
+                port = nccl_port(settings, slot.port)
+                if port in ports:
+                    raise ValueError(
+                        f"slot `{slot_name}` of `{host_name}`: its NCCL port {port} belongs to "
+                        f"{ports[port]}; name another one with `sglang: {{nccl_port: N}}`"
+                    )
+                ports[port] = f"NCCL of slot `{slot_name}`"
+        return self
+
     def settings(self, slot: Slot) -> ServiceSettings:
         """What a service in `slot` runs with: the defaults, then what the slot changes."""
+        own = slot.service.sglang
         changes = slot.service.model_dump(include=slot.service.model_fields_set)
+        sglang = own.model_dump(include=own.model_fields_set)
+        changes["sglang"] = {**self.defaults.sglang.model_dump(), **sglang}
         return ServiceSettings.model_validate({**self.defaults.model_dump(), **changes})
 
     def connection(self, host: HostEntry) -> SshSettings:

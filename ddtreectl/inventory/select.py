@@ -101,7 +101,8 @@ def service_for(
     asked = {"budget": budget, "topk": topk, "model": model, "drafter": drafter}
     settings = inventory.settings(place.slot).model_dump()
     settings.update({key: value for key, value in asked.items() if value is not None})
-    device = "cpu" if place.slot.device == "cpu" else f"cuda:{place.slot.gpus[0]}"
+    gpus = ",".join(str(index) for index in place.slot.gpus)
+    device = "cpu" if place.slot.device == "cpu" else f"cuda:{gpus}"
     try:
         return ServiceSpec(
             **settings,

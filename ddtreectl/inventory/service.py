@@ -51,11 +51,44 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+def _argument(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError(f"{value!r} holds a character that cannot be printed")
+    return value
+
+
+class SglangSettings(Strict):
+    """What only services on backend `sglang` have.
+
+    Attributes:
+        attention_backend: `auto` is `triton` on GPUs of compute capability 12.0 and SGLang's own
+            choice on others.
+        grammar_backend: `none` for a server without structured output, which needs no xgrammar.
+        block_size: tokens of a block of the drafter; by default what the drafter's configuration
+            says.
+        context_length: the longest context, by default the model's.
+        mem_fraction_static: share of the GPU's memory for weights and caches.
+        nccl_port: where the processes of the slot meet; by default the slot's port + 1000. No two
+            slots of a host share it.
+        extra_args: more words for the command line, as they are; a patched SGLang has its own.
+    """
+
+    attention_backend: Literal["auto", "triton", "flashinfer", "fa3", "fa4", "trtllm_mha"] = "auto"
+    grammar_backend: Literal["auto", "none", "xgrammar", "outlines", "llguidance"] = "auto"
+    block_size: Annotated[int, Field(ge=2, le=256)] | None = None
+    context_length: Annotated[int, Field(ge=1)] | None = None
+    mem_fraction_static: Annotated[float, Field(gt=0, lt=1)] | None = None
+    nccl_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    extra_args: Annotated[
+        tuple[Annotated[str, AfterValidator(_argument)], ...], Field(strict=False)
+    ] = ()
+
+
 class ServiceSettings(Strict):
     """What a service runs with; every field can be set for all slots and for one slot.
 
     Attributes:
-        backend: the server program. `sglang` is known by name and not served yet.
+        backend: the server program: `engine` (ddtree-engine) or `sglang`.
         budget: nodes of the tree besides the root, so `budget` + 1 tokens are verified a round.
         topk: candidates for each depth of the tree.
         model: the target model.
@@ -67,9 +100,10 @@ class ServiceSettings(Strict):
         stop_timeout: seconds that running requests get to finish.
         api_key: a file on the host with the keys that clients may use, one a line. The service gets
             it as a credential, so that no key is in an argument, a variable or a unit.
+        sglang: what only that backend has.
     """
 
-    backend: Literal["engine"] = "engine"
+    backend: Literal["engine", "sglang"] = "engine"
     budget: Annotated[int, Field(ge=1, le=1024)] = 16
     topk: Annotated[int, Field(ge=1, le=64)] = 8
     model: ModelReference = BUNDLED
@@ -80,6 +114,7 @@ class ServiceSettings(Strict):
     start_timeout: Annotated[int, Field(ge=1, le=7200)] = 180
     stop_timeout: Annotated[int, Field(ge=1, le=600)] = 30
     api_key: KeyFile | None = None
+    sglang: SglangSettings = SglangSettings()
 
 
 class ServiceSpec(ServiceSettings):
@@ -87,7 +122,7 @@ class ServiceSpec(ServiceSettings):
 
     Attributes:
         mode: how it decodes.
-        device: `cpu`, or the GPUs as `cuda:N`.
+        device: `cpu`, or the GPUs as `cuda:N` or `cuda:N,M`.
         address: the address it listens on.
         port: the port it listens on.
     """
@@ -101,4 +136,31 @@ class ServiceSpec(ServiceSettings):
     def _both_or_neither_bundled(self) -> Self:
         if (self.model == BUNDLED) != (self.drafter == BUNDLED):
             raise ValueError(DRAFTER_FITS_MODEL)
+        objection = sglang_objection(self, on_cpu=self.device == "cpu")
+        if self.backend == "sglang" and objection:
+            raise ValueError(objection)
         return self
+
+    @property
+    def gpu_count(self) -> int:
+        """How many GPUs it runs on: the size of its tensor-parallel group; 0 on the CPU."""
+        return len(self.device.partition(":")[2].split(",")) if self.device != "cpu" else 0
+
+
+def nccl_port(service: ServiceSettings, port: int) -> int:
+    """Where the processes of a service on `port` meet; the same port at each start."""
+    return service.sglang.nccl_port or port + 1000
+
+
+def sglang_objection(settings: ServiceSettings, *, on_cpu: bool) -> str:
+    """Why SGLang has no place for a service; empty where it has one."""
+    if on_cpu:
+        return "backend `sglang` runs on GPUs"
+    if BUNDLED in {settings.model, settings.drafter}:
+        return "backend `sglang` serves a `model` and a `drafter` of the host"
+    if settings.api_key:
+        return (
+            "backend `sglang` takes keys in its arguments alone, where every user reads them: "
+            "leave `api_key` out, and have a proxy in front check keys"
+        )
+    return ""

@@ -2,6 +2,7 @@
 
 import difflib
 
+from ddtreectl.facts import told
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.facts.http import base_url
 from ddtreectl.inventory.layout import slot_units
@@ -89,13 +90,14 @@ def _serves_the_same(wish: Wish, facts: HostFacts) -> bool:
         return False
     if candidate.staged and now.number != candidate.number:
         return False
-    ready = facts.answers.get(f"{base_url(now.service.address, now.service.port)}/ready")
+    base = base_url(now.service.address, now.service.port)
+    ready, health = (facts.answers.get(f"{base}{path}") for path in ("/ready", "/health"))
     return (
         now.service == candidate.service
         and now.environment == candidate.environment
         and facts.unit(now.unit).active == "active"
         and ready is not None
-        and ready.ok
+        and (ready.ok or (health is not None and told.is_ready(ready, health)))
     )
 
 
@@ -184,8 +186,12 @@ def _exchange(wish: Wish, facts: HostFacts) -> list[Step]:
         ),
         Step(
             Action.HEALTH_MODEL,
-            "health 3/3: a generation equals the one without drafting",
-            "speculative decoding must not change the text",
+            "health 3/3: it generates text, greedily and sampled"
+            if candidate.service.backend == "sglang"
+            else "health 3/3: a generation equals the one without drafting",
+            "a server can be ready and not generate"
+            if candidate.service.backend == "sglang"
+            else "speculative decoding must not change the text",
             swap,
             unit,
         ),

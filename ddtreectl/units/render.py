@@ -11,7 +11,7 @@ from ddtreectl.facts.gpu import Gpu
 from ddtreectl.facts.processes import MARK
 from ddtreectl.inventory.layout import Layout, slot_units, unit_name
 from ddtreectl.inventory.service import ServiceSpec
-from ddtreectl.units import confinement, engine, escape
+from ddtreectl.units import confinement, engine, escape, sglang
 
 RESTART_SECONDS = 10
 WATCHDOG_SECONDS = 120
@@ -58,8 +58,18 @@ def render(
     """
     name = unit_name(slot, service.mode)
     folder = layout.generation(slot, generation)
-    argv = engine.argv(f"{layout.environment(environment)}/bin/ddtree-engine", service)
+    programs = f"{layout.environment(environment)}/bin"
     uuids = [gpu.uuid or "" for gpu in gpus]
+    families: tuple[str, ...]
+    if service.backend == "sglang":
+        capabilities = [gpu.compute_capability for gpu in gpus if gpu.compute_capability]
+        argv = sglang.argv(f"{programs}/python", service, capabilities)
+        settings, margin = sglang.environment(uuids), sglang.DRAIN_MARGIN
+        families = (*confinement.ADDRESS_FAMILIES, "AF_NETLINK")  # NCCL lists interfaces
+    else:
+        argv = engine.argv(f"{programs}/ddtree-engine", service)
+        settings, margin = engine.environment(uuids), engine.DRAIN_MARGIN
+        families = confinement.ADDRESS_FAMILIES
     minors = [gpu.minor for gpu in gpus if gpu.minor is not None]
     what = f"DDTree {service.mode} on {slot}, port {service.port}"
     try:
@@ -79,14 +89,17 @@ def render(
                 mode=service.mode.value,
                 environment_name=environment,
                 start_timeout=service.start_timeout,
-                stop_timeout=service.stop_timeout + engine.DRAIN_MARGIN,
-                confinement=confinement.lines(confinement.settings(minors if gpus else None)),
+                stop_timeout=service.stop_timeout + margin,
+                notifies=service.backend == "engine",
+                confinement=confinement.lines(
+                    confinement.settings(minors if gpus else None, families)
+                ),
                 credential=_credential(service),
                 restart_seconds=RESTART_SECONDS,
                 watchdog_seconds=WATCHDOG_SECONDS,
             )
         )
-        variables = escape.environment_file(engine.environment(uuids))
+        variables = escape.environment_file(settings)
     except (escape.EscapeError, TemplateError) as error:
         raise DdtreectlError(f"unit `{name}` cannot be rendered", cause=str(error)) from error
     return RenderedUnit(name, text, variables, tuple(argv))
