@@ -43,7 +43,8 @@ def status(
     """Show what runs on a host, or on all hosts of the inventory.
 
     Exit code 0: nothing is wrong; 1: a service is unhealthy or failed, its unit is not the one that
-    was deployed, or a swap was interrupted; 3: some hosts are unreachable; 4: all are.
+    was deployed, a swap was interrupted, or a GPU or its driver needs somebody to act; 3: some
+    hosts are unreachable; 4: all are.
     """
     opened = context(ctx)
     inventory = opened.inventory()
@@ -51,14 +52,15 @@ def status(
         find_host(inventory, host)
     names = [host] if host else list(inventory.hosts)
     sessions = {name: opened.session(inventory, name) for name in names}
+    kept = {name: session.cordons for name, session in sessions.items()}
     if watch:
         return _watch(sessions, interval, count, as_json=as_json)
     outcomes = dict(on_each(names, lambda name: _status(sessions[name], _gather(sessions[name]))))
     seen = {name: outcomes[name] for name in names}
     if as_json:
-        output.document(status_table.document(*_parted(seen)))
+        output.document(status_table.document(*_parted(seen), kept))
     else:
-        output.stdout().print(status_table.table(*_parted(seen)))
+        output.stdout().print(status_table.table(*_parted(seen), kept))
     return int(exit_code(*_parted(seen)))
 
 
@@ -84,6 +86,7 @@ def _watch(
         for facts in sessions[name].watch(STATUS, interval):
             yield rate.applied(_status(sessions[name], facts))
 
+    kept = {name: session.cordons for name, session in sessions.items()}
     rounds = Watch(list(sessions), look, interval + PATIENCE).rounds()
     code = ExitCode.DONE
     try:
@@ -91,9 +94,9 @@ def _watch(
             for number, seen in enumerate(rounds, 1):
                 code = exit_code(*_parted(seen))
                 if as_json:
-                    output.line(status_table.document(*_parted(seen)))
+                    output.line(status_table.document(*_parted(seen), kept))
                 else:
-                    screen.show(status_table.table(*_parted(seen)))
+                    screen.show(status_table.table(*_parted(seen), kept))
                 if number == count:
                     break
     except KeyboardInterrupt:

@@ -12,8 +12,9 @@ from rich.text import Text
 
 from ddtreectl.cli.output import indented, stdout
 from ddtreectl.errors import DdtreectlError, UnreachableError
+from ddtreectl.facts.cordons import Cordon
 from ddtreectl.plan.skew import skew
-from ddtreectl.plan.status import HostStatus, ServiceStatus, gpu_remarks
+from ddtreectl.plan.status import HostStatus, ServiceStatus
 
 NONE = "-"
 
@@ -28,10 +29,19 @@ HEALTH_STYLE = {
 }
 
 
+Kept = Mapping[str, tuple[Cordon, ...]]
+
+
 def document(
-    hosts: Sequence[HostStatus], failures: Mapping[str, DdtreectlError]
+    hosts: Sequence[HostStatus], failures: Mapping[str, DdtreectlError], kept: Kept | None = None
 ) -> dict[str, object]:
-    """The state of hosts as JSON; `failures` has the hosts that could not be looked at."""
+    """The state of hosts as JSON.
+
+    Args:
+        hosts: those that were looked at.
+        failures: the others.
+        kept: the cordons that the operator keeps, by host.
+    """
     entries: list[dict[str, object]] = []
     for host in hosts:
         entry = asdict(host)
@@ -44,6 +54,7 @@ def document(
             "error": failure.message,
             "cause": failure.cause,
             "hint": failure.hint,
+            "cordons": [asdict(cordon) for cordon in (kept or {}).get(name, ())],
         }
         for name, failure in failures.items()
     ]
@@ -54,8 +65,10 @@ def document(
     }
 
 
-def table(hosts: Sequence[HostStatus], failures: Mapping[str, DdtreectlError]) -> RenderableType:
-    """The state of hosts for a reader; `failures` has those that could not be looked at."""
+def table(
+    hosts: Sequence[HostStatus], failures: Mapping[str, DdtreectlError], kept: Kept | None = None
+) -> RenderableType:
+    """The state of hosts for a reader; see `document`."""
     shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for title in ("HOST", "SLOT", "MODE"):
         shown.add_column(title, no_wrap=True)
@@ -72,7 +85,7 @@ def table(hosts: Sequence[HostStatus], failures: Mapping[str, DdtreectlError]) -
     for name, failure in failures.items():
         state = "unreachable" if isinstance(failure, UnreachableError) else "unknown"
         shown.add_row(name, NONE, NONE, NONE, NONE, f"[bold red]{state}[/]", *[NONE] * 6)
-    lines = [*_failed(failures), *(line for host in hosts for line in _remarks(host))]
+    lines = [*_failed(failures, kept or {}), *(line for host in hosts for line in _remarks(host))]
     lines += [f"[yellow]skew[/]: {escape(text)}" for text in skew(hosts)]
     return Group(shown, *(Text.from_markup(line) for line in lines))
 
@@ -127,21 +140,28 @@ def _row(service: ServiceStatus) -> list[str]:
     ]
 
 
-def _failed(failures: Mapping[str, DdtreectlError]) -> Iterator[str]:
-    for failure in failures.values():
+def _failed(failures: Mapping[str, DdtreectlError], kept: Kept) -> Iterator[str]:
+    for name, failure in failures.items():
         yield f"[red]error[/]: {escape(failure.message)}"
         if failure.cause:
             yield escape(indented(failure.cause))
         if failure.hint:
             yield f"[cyan]hint[/]: {escape(failure.hint)}"
+        for cordon in kept.get(name, ()):
+            yield f"[yellow]{name}[/]: {escape(str(cordon))}"
 
 
 def _remarks(host: HostStatus) -> Iterator[str]:
     for service in host.services:
         if service.problem:
             yield f"[red]{host.host}/{service.slot}[/]: {escape(service.problem)}"
-    for text in gpu_remarks(host.gpus):
-        yield f"[yellow]{host.host}[/]: {escape(text)}"
+    for remark in host.health.remarks:
+        style = "red" if remark.verdict.takes_no_service else "yellow"
+        yield f"[{style}]{host.host}[/]: {escape(str(remark))}"
+        if remark.hint:
+            yield f"  [cyan]hint[/]: {escape(remark.hint)}"
+    for cordon in host.health.cordons:
+        yield f"[yellow]{host.host}[/]: {escape(str(cordon))}"
     for text in host.interrupted:
         yield (
             f"[yellow]{host.host}[/]: {escape(text)}, was interrupted; "

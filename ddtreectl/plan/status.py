@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ddtreectl.errors import DdtreectlError, ExitCode
@@ -15,6 +15,7 @@ from ddtreectl.facts.systemd import Unit
 from ddtreectl.inventory.model import HostEntry
 from ddtreectl.inventory.select import Place
 from ddtreectl.inventory.service import ServiceSpec
+from ddtreectl.plan.gpu_report import GpuReport, gpu_report
 from ddtreectl.plan.refusals import port_owner
 from ddtreectl.plan.wish import current
 
@@ -96,6 +97,7 @@ class HostStatus:
         empty_slots: slots that have never served.
         gpus: what the driver says of the GPUs: facts, and no judgement.
         services: the services.
+        health: what is wrong with the GPUs, and what is cordoned.
     """
 
     host: str
@@ -106,6 +108,7 @@ class HostStatus:
     empty_slots: tuple[str, ...]
     gpus: Gpus
     services: tuple[ServiceStatus, ...]
+    health: GpuReport = field(default_factory=GpuReport)
 
 
 def host_status(
@@ -146,6 +149,7 @@ def host_status(
         empty_slots=tuple(empty),
         gpus=facts.gpus,
         services=tuple(services),
+        health=gpu_report(name, entry, facts),
     )
 
 
@@ -249,28 +253,6 @@ def _restarted(unit: Unit) -> str:
     return f"it ended and was restarted {times}; `ddtreectl logs` may say why"
 
 
-def gpu_remarks(gpus: Gpus) -> tuple[str, ...]:
-    """What of the driver's facts is not as on a healthy host, in words and without a judgement."""
-    found = []
-    if gpus.state in {"failed", "hung"}:
-        what = "does not answer" if gpus.state == "hung" else "fails"
-        found.append(f"the GPU driver {what}{f': {gpus.said}' if gpus.said else ''}")
-    for gpu in gpus.gpus:
-        facts = {
-            f"answers `{gpu.fault}`": gpu.fault is not None,
-            f"has {gpu.uncorrected_ecc} uncorrected memory errors": bool(gpu.uncorrected_ecc),
-            "replaces rows of its memory at the next reset": bool(gpu.remap_pending),
-            "could not replace rows of its memory": bool(gpu.remap_failed),
-            f"wants `{gpu.recovery}`": (gpu.recovery or "None").lower() != "none",
-            "has a damaged infoROM": bool(gpu.inforom_corrupt),
-        }
-        said = [text for text, true in facts.items() if true]
-        if said:
-            found.append(f"{gpu} {', '.join(said)}")
-    found += [f"the GPU at {node.pci} is not listed by the driver" for node in gpus.unlisted]
-    return tuple(found)
-
-
 def exit_code(hosts: Sequence[HostStatus], failures: Mapping[str, DdtreectlError]) -> ExitCode:
     """What the state of hosts means for a shell; `failures` has those that were not reached."""
     if failures and hosts:
@@ -280,4 +262,5 @@ def exit_code(hosts: Sequence[HostStatus], failures: Mapping[str, DdtreectlError
         return codes.pop() if len(codes) == 1 else ExitCode.UNREACHABLE
     wrong = any(s.health not in FINE or s.drift for host in hosts for s in host.services)
     unfinished = any(host.interrupted for host in hosts)
-    return ExitCode.FAILED if wrong or unfinished else ExitCode.DONE
+    broken = any(host.health.wrong for host in hosts)
+    return ExitCode.FAILED if wrong or unfinished or broken else ExitCode.DONE

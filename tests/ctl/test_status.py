@@ -11,14 +11,19 @@ import pytest
 from ruamel.yaml import YAML
 
 from ddtreectl.apply.watch import Watch
+from ddtreectl.cli import output, status_table
 from ddtreectl.cli.status import Rate
 from ddtreectl.errors import DdtreectlError, ExitCode, StepError, UnreachableError
 from ddtreectl.facts import told
-from ddtreectl.facts.gpu import Gpu, Gpus, Node
+from ddtreectl.facts.cordons import Cordon
+from ddtreectl.facts.gpu import Gpu, Gpus
+from ddtreectl.facts.host import HostFacts
 from ddtreectl.facts.http import Answer
 from ddtreectl.facts.metrics import parse
+from ddtreectl.facts.records import Records
+from ddtreectl.inventory.model import HostEntry
 from ddtreectl.plan.skew import skew
-from ddtreectl.plan.status import HostStatus, ServiceStatus, exit_code, gpu_remarks
+from ddtreectl.plan.status import HostStatus, ServiceStatus, exit_code, host_status
 
 CASES = sorted((Path(__file__).parent / "services").glob("*.yaml"))
 
@@ -82,29 +87,52 @@ def test_exit_codes_of_a_fleet() -> None:
     assert exit_code([], gone) is ExitCode.UNREACHABLE
 
 
-CARD = Gpu(1, "GPU-1", "RTX", (12, 0), 1000, 4, recovery="None", remap_pending=False)
+CARD = Gpu(0, "GPU-1", "RTX", (12, 0), 1000, 4, recovery="None", remap_pending=False)
+ENTRY = HostEntry.model_validate({"address": "10.0.0.1", "slots": {"a": {"gpus": [0], "port": 1}}})
 
 
 @pytest.mark.parametrize(
-    ("gpus", "said"),
+    ("gpus", "said", "wrong"),
     [
-        (Gpus("absent"), []),
-        (Gpus("ok", gpus=(CARD,)), []),
-        (Gpus("hung"), ["the GPU driver does not answer"]),
-        (Gpus("failed", said="no devices"), ["the GPU driver fails: no devices"]),
-        (Gpus("ok", gpus=(replace(CARD, fault="lost"),)), ["GPU 1 (GPU-1) answers `lost`"]),
+        (Gpus("ok", gpus=(CARD,)), [], False),
         (
-            Gpus("ok", gpus=(replace(CARD, uncorrected_ecc=2, recovery="Reset"),)),
-            ["GPU 1 (GPU-1) has 2 uncorrected memory errors, wants `Reset`"],
+            Gpus("hung"),
+            ["cordon-host: the driver hangs: nvidia-smi does not answer in time"],
+            True,
         ),
         (
-            Gpus("ok", gpus=(CARD,), unlisted=(Node("0000:3b:00"),)),
-            ["the GPU at 0000:3b:00 is not listed by the driver"],
+            Gpus("ok", gpus=(replace(CARD, fault="lost"),)),
+            ["cordon-host: GPU 0: the GPU is lost"],
+            True,
+        ),
+        (
+            Gpus("ok", gpus=(replace(CARD, remap_pending=True),)),
+            ["degraded: GPU 0: rows of memory are replaced at the next reset"],
+            False,
         ),
     ],
 )
-def test_facts_about_gpus_are_said_and_not_judged(gpus: Gpus, said: list[str]) -> None:
-    assert list(gpu_remarks(gpus)) == said
+def test_verdicts_are_part_of_the_status(gpus: Gpus, said: list[str], wrong: bool) -> None:
+    found = host_status("h1", ENTRY, HostFacts(gpus=gpus), now=0.0, locked=False)
+    assert [str(remark) for remark in found.health.remarks] == said
+    assert (exit_code([found], {}) is ExitCode.FAILED) == wrong
+
+
+def test_cordons_are_shown_with_the_gpus_that_they_cover(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cordon = Cordon(0, "GPU-1", "smoke", "ada@ops", "2026-01-02T03:04:05")
+    facts = HostFacts(gpus=Gpus("ok", gpus=(CARD,)), records=Records(cordons=(cordon,)))
+    found = host_status("h1", ENTRY, facts, now=0.0, locked=False)
+    assert [gpu.cordoned for gpu in found.health.gpus] == [True]
+    output.stdout().print(status_table.table([found], {}))
+    assert "GPU 0 is cordoned: smoke (ada@ops, 2026-01-02T03:04)" in capsys.readouterr().out
+    gone: dict[str, DdtreectlError] = {"h2": UnreachableError("`h2` does not answer")}
+    kept = {"h2": (replace(cordon, kept="operator"),)}
+    output.stdout().print(status_table.table([], gone, kept))
+    assert "h2: GPU 0 is cordoned: smoke" in capsys.readouterr().out
+    (entry,) = status_table.document([], gone, kept)["hosts"]  # type: ignore[misc]
+    assert entry["cordons"][0]["kept"] == "operator"
 
 
 def test_the_speed_in_a_watch_is_that_since_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
