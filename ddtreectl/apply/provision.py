@@ -95,7 +95,7 @@ class Provisioning:
         request = self._resolve(facts)
         return self._plan(request, self._builder(request, facts), facts)
 
-    def provision(self) -> ProvisionPlan:
+    def provision(self, *, lock_wait: float = 0.0) -> ProvisionPlan:
         """Build, verify and record the environment, as far as the host does not have it.
 
         Raises:
@@ -103,7 +103,7 @@ class Provisioning:
             StepError: a step failed; nothing that looks finished is left.
         """
         session = self._session
-        lock = HostLock(session.host, session.layout, session.operator)
+        lock = HostLock(session.host, session.layout, session.operator, wait=lock_wait)
         with locked(session, lock):
             with session.report.step(LOOK):
                 facts = self._look()

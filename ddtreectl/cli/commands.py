@@ -42,6 +42,7 @@ COMMANDS = {
     "lock": Entry("lock:group", "Look at the lock of a host, or break it."),
     "prune": Entry("prune:prune", "Remove old generations and environments of a host."),
     "demo": Entry("demo:demo", "Deploy the bundled model and compare its modes."),
+    "doctor": Entry("doctor:doctor", "Check everything on a host that services need."),
     "provision": Entry("provision:provision", "Build an environment on a host, and verify it."),
     "render": Entry("render:render", "Print the unit of a service; asks no host."),
     "inventory": Entry("inventory:group", "Look at the inventory."),

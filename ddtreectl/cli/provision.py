@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from ddtreectl.apply.provision import Provisioning, ProvisionPlan
 from ddtreectl.cli import output
-from ddtreectl.cli.context import HostName, Json, context
+from ddtreectl.cli.context import DryRun, HostName, Json, LockWait, context
 from ddtreectl.errors import ExitCode, UsageError
 from ddtreectl.inventory.environment import CudaName, EnvironmentSettings
 from ddtreectl.inventory.select import find_host
@@ -37,9 +37,8 @@ def provision(
             help="A folder of wheels here, for a host without a network.",
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and change nothing.")
-    ] = False,
+    lock_wait: LockWait = 0,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> int:
     """Build an environment on HOST that fits its driver, GPUs and Python, and verify it there.
@@ -62,7 +61,7 @@ def provision(
     session = opened.session(inventory, host)
     with session.interrupts.watch():
         provisioning = Provisioning(session, inventory, backend, settings)
-        plan = provisioning.plan() if dry_run else provisioning.provision()
+        plan = provisioning.plan() if dry_run else provisioning.provision(lock_wait=lock_wait)
     _show(plan, applied=not dry_run and not plan.empty, dry_run=dry_run, as_json=as_json)
     return int(ExitCode.FAILED if plan.refusals else ExitCode.DONE)
 

@@ -141,7 +141,7 @@ def distributions() -> dict[str, dict[str, Any]]:
 
 
 def modules_of(name: str, installed: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The modules that the programs of `name` begin with, and those of what it requires."""
+    """The modules of what `name` requires, and then those that its own programs begin with."""
     if name not in installed:
         return []
     points = importlib.metadata.distribution(name).entry_points
@@ -152,11 +152,12 @@ def modules_of(name: str, installed: Mapping[str, Mapping[str, Any]]) -> list[st
         if match and "extra" not in line.partition(";")[2]:
             required.add(normal(match[0]))
     owned = importlib.metadata.packages_distributions()
-    return programs + [
+    modules = [
         module
         for module, owners in sorted(owned.items())
         if required & set(map(normal, owners)) and not module.startswith("_")
     ]
+    return modules + programs
 
 
 def tell(**content: object) -> None:

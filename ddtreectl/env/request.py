@@ -90,13 +90,13 @@ def resolve(
     torch = settings.torch or made.torch or pinned("torch", brought.constraints)
     host = accelerators(entry, facts)
     if settings.wheelhouse is None:
-        python = _interpreter(entry, facts, needs_venv=True)
+        python = interpreter(entry, facts, needs_venv=True)
         choice = choose(host, settings.cuda)
         lock = _lock(made, torch, choice.build, python, brought)
         return Request(lock.name, lock, choice, _known(host))
     from ddtreectl.env.wheelhouse import Wheelhouse
 
-    python = _interpreter(entry, facts, needs_venv=False)
+    python = interpreter(entry, facts, needs_venv=False)
     wheelhouse = Wheelhouse.open(Path(settings.wheelhouse).expanduser())
     torches = wheelhouse.torches(torch, python)
     choice = choose(host, settings.cuda, torches)
@@ -146,7 +146,7 @@ def provisioned(
                 hint="take it over again once it is deployed there, or provision a wheelhouse",
             )
         return Request(record.environment, None, choice, _known(host), taken_from=record.taken_from)
-    python = _interpreter(entry, facts, needs_venv=record.wheelhouse is None)
+    python = interpreter(entry, facts, needs_venv=record.wheelhouse is None)
     made = BACKENDS[backend]
     lock = _lock(
         made, record.torch, record.build, python, brought, record.wheelhouse, record.requirements
@@ -192,7 +192,12 @@ def _known(host: Accelerators) -> tuple[Capability, ...]:
     return tuple(sorted({entry for entry in host.capabilities if entry is not None}))
 
 
-def _interpreter(entry: HostEntry, facts: HostFacts, *, needs_venv: bool) -> Python:
+def interpreter(entry: HostEntry, facts: HostFacts, *, needs_venv: bool) -> Python:
+    """The interpreter that environments of a host are made from.
+
+    Raises:
+        RefusedError: there is none that will do.
+    """
     named = entry.python or "python3"
     if facts.python is None:
         raise RefusedError(

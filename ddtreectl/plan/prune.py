@@ -2,7 +2,8 @@
 
 Kept of every slot: what serves, what a failed deploy would return to, the newest good ones, what an
 unfinished swap names, and the newest of all, whose number must not be given twice. Of environments:
-those that a kept generation runs from. Of slots that the inventory does not have, everything.
+those that a kept generation runs from, and those that were provisioned for the next deploy. Of
+slots that the inventory does not have, everything.
 """
 
 from collections.abc import Mapping
@@ -63,7 +64,7 @@ def superfluous(name: str, entry: HostEntry, facts: HostFacts, keep: int) -> Sup
         generation.environment
         for generation in facts.records.generations
         if generation.number not in gone.get(generation.slot, ())
-    }
+    } | {entry.environment for entry in facts.records.provisioned.values()}
     return Superfluous(
         generations=gone,
         units=tuple(units),

@@ -133,3 +133,49 @@ def test_packages_for_another_cuda_are_found_on_the_host(
     assert done.returncode == 1
     assert "`fast_kernels` was built for CUDA 12, and torch 2.13.0+cu130" in done.stderr
     assert not list((operator.fleet.hosts["ct200"].root / ROOT).glob("environments/*/*.json"))
+
+
+def test_a_doctor_looks_at_everything_and_changes_nothing(
+    operator: Provisioner, stand_ins: Path
+) -> None:
+    built = operator.run("provision", "ct200", "--wheelhouse", str(stand_ins), "--cuda", "cu128")
+    assert built.returncode == 0, built.stderr
+    host = operator.fleet.hosts["ct200"]
+    host.says("rm -rf /var/lib/ddtree/environments/engine-cu130-*")  # what other tests left
+    list_all = "cd /var/lib/ddtree && find . -printf '%p %s %T@\\n' | sort"
+    before = host.says(list_all)
+
+    def checks(code: int) -> dict[str, list[dict[str, str]]]:
+        done = operator.run("doctor", "ct200", "--json")
+        assert done.returncode == code, done.stdout
+        found: dict[str, list[dict[str, str]]] = {}
+        for check in json.loads(done.stdout)["checks"]:
+            found.setdefault(check["area"], []).append(check)
+        return found
+
+    well = checks(0)
+    assert {check["state"] for area in well.values() for check in area} == {"ok"}
+    assert "torch 2.13.0+cu128" in well["environment"][0]["what"]
+    assert host.says(list_all) == before
+
+    operator.gpus("ct200", failure="no-driver")
+    ill = checks(1)
+    assert ill["driver"][0]["state"] == "failed"
+    assert "no NVIDIA driver is loaded" in ill["cuda"][0]["what"]
+    operator.gpus("ct200")
+    (kernels,) = host.says("ls /var/lib/ddtree/environments/*/lib/*/*/fast_kernels/ops.so").split()
+    host.says(f"cp {kernels} /root/kept && rm {kernels} && echo broken >{kernels}")
+    broken = checks(1)["environment"][0]
+    assert "`fast_kernels` cannot be imported" in broken["what"]
+    assert broken["hint"]
+    host.says(f"mv /root/kept {kernels}")
+
+
+def test_a_doctor_without_sudo(operator: Provisioner) -> None:
+    text = operator.inventory.read_text()
+    operator.inventory.write_text(text.replace("user: deploy\n", "user: deploy2\n"))
+    done = operator.run("doctor", "cpu")
+    operator.inventory.write_text(text)
+    assert done.returncode == 1
+    assert "✗ access" in done.stdout
+    assert "deploy2 ALL=(root) NOPASSWD: ALL" in done.stdout

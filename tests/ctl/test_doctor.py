@@ -1,0 +1,90 @@
+"""The checks of `doctor` that are made on facts: all is well, and each thing that can be wrong."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ddtreectl.facts.disk import Disk
+from ddtreectl.facts.driver import Driver
+from ddtreectl.facts.gpu import Gpus
+from ddtreectl.facts.host import HostFacts
+from ddtreectl.facts.records import Swap, parse_lock
+from ddtreectl.facts.systemd import Unit
+from ddtreectl.plan.doctor import Check, checks
+from tests.ctl.test_plan import CARDS, PLACE, ROOM, SERVING, TREE
+
+WELL = replace(
+    SERVING,
+    driver=Driver("580.95.05", "580.95.05", 2),
+    units={TREE: replace(SERVING.units[TREE], needs_reload=False)},
+)
+UNIT = WELL.units[TREE]
+ENVIRONMENTS = "/var/lib/ddtree/environments"
+
+
+def found(facts: HostFacts) -> list[Check]:
+    return checks(PLACE.host_name, PLACE.host, facts)
+
+
+def test_all_is_well() -> None:
+    assert [check for check in found(WELL) if check.state != "ok"] == []
+    assert {check.area for check in found(WELL)} == {"systemd", "disk", "driver", "gpu", "unit"}
+
+
+@pytest.mark.parametrize(
+    ("change", "area", "state", "says"),
+    [
+        ({"missing": ("units",)}, "probe", "failed", "does not tell about units"),
+        ({"systemd": False}, "systemd", "failed", "no systemd runs"),
+        ({"systemd_run": False}, "systemd", "warning", "no dead-man revert"),
+        (
+            {"disk": ROOM | {"/var/lib/ddtree": Disk("/var/lib/ddtree", 1 << 20, None)}},
+            *("disk", "failed", "/var/lib/ddtree has 0.0 GiB free"),
+        ),
+        (
+            {"disk": ROOM | {"/var/lib/ddtree": Disk("/var/lib/ddtree", 1 << 40, 3)}},
+            *("disk", "failed", "and 3 inodes free"),
+        ),
+        (
+            {"disk": ROOM | {ENVIRONMENTS: Disk(ENVIRONMENTS, 1 << 30, 10**6)}},
+            *("disk", "warning", f"{ENVIRONMENTS} has 1.0 GiB"),
+        ),
+        ({"disk": {}}, "disk", "failed", "is not known"),
+        ({"driver": Driver(gpus=2)}, "driver", "failed", "no NVIDIA driver is loaded"),
+        (
+            {"driver": Driver("570.86.15", "580.95.05", 2)},
+            *("driver", "failed", "runs driver 570.86.15, and its library is 580.95.05"),
+        ),
+        ({"gpus": Gpus("ok", "580", CARDS[:1])}, "gpu", "failed", "GPU 1 is not there"),
+        (
+            {"gpus": Gpus("ok", "580", (CARDS[0], replace(CARDS[1], fault="lost")))},
+            *("gpu", "failed", "GPU 1"),
+        ),
+        ({"units": {TREE: replace(UNIT, needs_reload=True)}}, "unit", "warning", "has changed"),
+        (
+            {"units": {TREE: replace(UNIT, drop_ins=("/etc/x.conf",))}},
+            *("unit", "failed", "/etc/x.conf changes"),
+        ),
+        (
+            {"units": {TREE: replace(UNIT, fragment="/run/systemd/system/x")}},
+            *("unit", "failed", "systemd loads /run/systemd/system/x"),
+        ),
+        (
+            {"units": {TREE: Unit(TREE, "loaded", "failed", "failed", result="oom-kill")}},
+            *("unit", "failed", "result oom-kill"),
+        ),
+        ({"unit_files": {TREE: "[Service]\n"}}, "unit", "failed", "not written by ddtreectl"),
+        (
+            {"records": replace(WELL.records, lock=parse_lock({}, 1.0))},
+            *("lock", "warning", "locked by"),
+        ),
+        (
+            {"records": replace(WELL.records, swaps=(Swap("gpu1", 3, 2, "ada@ops", "t"),))},
+            *("swap", "warning", "to generation 3 by ada@ops"),
+        ),
+    ],
+)
+def test_what_is_wrong_is_told(change: dict[str, Any], area: str, state: str, says: str) -> None:
+    wrong = [c for c in found(replace(WELL, **change)) if (c.area, c.state) == (area, state)]
+    assert any(says in check.what for check in wrong), wrong
