@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import (
     CommentedMap,
@@ -17,6 +18,7 @@ from ruamel.yaml.scalarbool import ScalarBoolean
 
 from ddtreectl.errors import InventoryError
 from ddtreectl.inventory.model import Inventory
+from ddtreectl.inventory.names import PlacedError
 
 MAX_BYTES = 1 << 20
 
@@ -40,10 +42,11 @@ def parse(text: str, name: str) -> Inventory:
     except ValidationError as error:
         problems = sorted(
             (
-                *_position(document, detail["loc"], of_key=detail["type"] == "extra_forbidden"),
-                _message(detail["loc"], detail),
+                *_position(document, where, of_key=detail["type"] == "extra_forbidden"),
+                _message(where, detail),
             )
             for detail in error.errors(include_url=False)
+            for where in [_location(detail)]
         )
         raise InventoryError(
             "\n".join(f"{name}:{line}:{column}: {message}" for line, column, message in problems),
@@ -122,6 +125,12 @@ def _plain(node: object) -> object:
         if isinstance(node, kind):
             return kind(node)
     return node
+
+
+def _location(detail: ErrorDetails) -> tuple[str | int, ...]:
+    """Where a mistake is: as pydantic says, and from there on as the broken rule says."""
+    cause = detail.get("ctx", {}).get("error")
+    return (*detail["loc"], *(cause.location if isinstance(cause, PlacedError) else ()))
 
 
 def _position(

@@ -1,12 +1,20 @@
 """Strict models of an inventory file: hosts, their slots, and what must be left alone."""
 
-import re
-from ipaddress import ip_address
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from ddtreectl.inventory.environment import EnvironmentSettings
+from ddtreectl.inventory.names import (
+    AbsolutePath,
+    GpuIndex,
+    HostName,
+    IpAddress,
+    PlacedError,
+    Port,
+    SlotName,
+)
+from ddtreectl.inventory.router import RouterSettings
 from ddtreectl.inventory.service import (
     BUNDLED,
     DRAFTER_FITS_MODEL,
@@ -16,50 +24,7 @@ from ddtreectl.inventory.service import (
     sglang_objection,
 )
 from ddtreectl.inventory.ssh import SshName, SshSettings
-
-NAME = re.compile(r"[a-z][a-z0-9]{0,31}")
-HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-
-
-def _slot_name(value: str) -> str:
-    if not NAME.fullmatch(value):
-        raise ValueError(
-            f"`{value}` is no name for a slot: lower-case letters and digits, as in `gpu1`"
-        )
-    return value
-
-
-def _host_name(value: str) -> str:
-    if not HOST_NAME.fullmatch(value):
-        raise ValueError(
-            f"`{value}` is no name for a host: lower-case letters, digits and inner hyphens"
-        )
-    return value
-
-
-def _absolute(value: str) -> str:
-    if not value.startswith("/") or value.rstrip("/") == "":
-        raise ValueError(f"`{value}` is not an absolute path below `/`")
-    if " " in value or not value.isprintable():
-        raise ValueError("the path holds a blank or a character that cannot be printed")
-    if ".." in value.split("/"):
-        raise ValueError(f"`{value}` climbs with `..`")
-    return value.rstrip("/")
-
-
-def _ip_address(value: str) -> str:
-    try:
-        return str(ip_address(value))
-    except ValueError:
-        raise ValueError(f"`{value}` is no IP address to listen on") from None
-
-
-SlotName = Annotated[str, AfterValidator(_slot_name)]
-HostName = Annotated[str, AfterValidator(_host_name)]
-IpAddress = Annotated[str, AfterValidator(_ip_address)]
-AbsolutePath = Annotated[str, AfterValidator(_absolute)]
-Port = Annotated[int, Field(ge=1, le=65535)]
-GpuIndex = Annotated[int, Field(ge=0, le=63)]
+from ddtreectl.inventory.workers import workers
 
 
 class Slot(Strict):
@@ -70,6 +35,7 @@ class Slot(Strict):
         gpus: the GPUs of the slot; several are one tensor-parallel group.
         address: the address to listen on.
         port: the port to listen on; it stays the same in every swap.
+        behind_router: whether the router of the fleet sends requests to it, where there is one.
         service: settings that differ from the inventory's `defaults`.
     """
 
@@ -77,6 +43,7 @@ class Slot(Strict):
     gpus: Annotated[list[GpuIndex], Field(default_factory=list, max_length=16)]
     address: IpAddress = "127.0.0.1"
     port: Port
+    behind_router: bool = True
     service: ServiceSettings = ServiceSettings()
 
     @model_validator(mode="after")
@@ -187,12 +154,32 @@ class Inventory(Strict):
         defaults: settings of every service, unless its slot says otherwise.
         ssh: settings of every connection, unless its host says otherwise.
         environment: what environments are built from, unless their host says otherwise.
+        router: what clients of all services speak to, if there is one.
     """
 
     hosts: Annotated[dict[HostName, HostEntry], Field(min_length=1)]
     defaults: ServiceSettings = ServiceSettings()
     ssh: SshSettings = SshSettings()
     environment: EnvironmentSettings = EnvironmentSettings()
+    router: RouterSettings | None = None
+
+    @model_validator(mode="after")
+    def _router_has_a_place(self) -> Self:
+        router = self.router
+        if router is None:
+            return self
+        if router.host not in self.hosts:
+            raise PlacedError(f"`{router.host}` is not among `hosts`", "router", "host")
+        if router.port == router.metrics_port:
+            raise PlacedError("it is `port` already", "router", "metrics_port")
+        taken = self.hosts[router.host].ports
+        for key in ("port", "metrics_port"):
+            port = getattr(router, key)
+            if port in taken:
+                message = f"port {port} of `{router.host}` belongs to {taken[port]} already"
+                raise PlacedError(message, "router", key)
+        workers(self)  # each is where the router can reach it
+        return self
 
     @model_validator(mode="after")
     def _services_fit_their_slots(self) -> Self:

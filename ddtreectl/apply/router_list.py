@@ -1,0 +1,98 @@
+"""The list of workers on the router's host: the one thing that says who serves behind it.
+
+The router reads the list as soon as it changes, at its start, and every few seconds. So the list is
+right while the router is down, and what was taken out stays out when it comes back. Operators of
+several hosts change it at the same time: each change is one command on the router's host, made
+under a lock and put in place by a rename.
+
+Two files: `slots.json` is ours and says which slots are in, and which were moved; `workers.json` is
+made of it, in the form that smg reads (version 1: `id` and `url` of each worker).
+"""
+
+from typing import Literal
+
+from ddtreectl.apply.session import Session
+from ddtreectl.errors import StepError
+from ddtreectl.facts.router import parse_list
+from ddtreectl.hosts.protocol import check
+
+DEADLINE = 30.0
+Change = Literal["show", "add", "remove", "move", "unmove"]
+
+# Arguments: the folder, what to do, and its words.
+#   add SLOT URL | remove SLOT | move SLOT OTHER (OTHER stands for SLOT from now on) | unmove SLOT
+_PROGRAM = r"""
+import fcntl, json, os, sys
+folder, change, words = sys.argv[1], sys.argv[2], sys.argv[3:]
+os.makedirs(folder, 0o755, exist_ok=True)
+os.chmod(folder, 0o755)
+def write(name, content):
+    path = os.path.join(folder, name)
+    with open(path + ".new", "w") as file:
+        os.fchmod(file.fileno(), 0o644)
+        file.write(json.dumps(content, indent=1, sort_keys=True) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(path + ".new", path)
+with open(os.path.join(folder, "lock"), "w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        with open(os.path.join(folder, "slots.json")) as file:
+            kept = json.load(file)
+    except FileNotFoundError:
+        kept = {}
+    slots, moved = kept.setdefault("workers", {}), kept.setdefault("moved", {})
+    if change == "add" and words[0] not in moved:
+        slots[words[0]] = words[1]
+    elif change == "remove":
+        slots.pop(words[0], None)
+    elif change == "move":
+        slots.pop(words[0], None)
+        moved.pop(words[1], None)
+        for slot, by in moved.items():
+            moved[slot] = words[1] if by == words[0] else by
+        moved[words[0]] = words[1]
+    elif change == "unmove":
+        moved.pop(words[0], None)
+    if change != "show":
+        write("slots.json", kept)
+        entries = []
+        for slot, url in slots.items():
+            others = ",".join(sorted(name for name, by in moved.items() if by == slot))
+            entries.append({"id": slot + (" for " + others if others else ""), "url": url})
+        write("workers.json", {"version": 1, "workers": entries})
+print(json.dumps(kept))
+"""
+
+
+def folder(session: Session) -> str:
+    """Where the lists lie on the router's host."""
+    return f"{session.layout.root}/router"
+
+
+def path(session: Session) -> str:
+    """The list that the router reads."""
+    return f"{folder(session)}/workers.json"
+
+
+def change(session: Session, what: Change, *words: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Change the list, or show it. Returns what it is afterwards: listed slots, and moved ones.
+
+    A slot that was moved is not added: what stands for it has to be moved back first.
+
+    Raises:
+        UnreachableError: the router's host does not answer.
+        StepError: the list cannot be read or written.
+    """
+    argv = [session.python, "-IS", "-c", _PROGRAM, folder(session), what, *words]
+    result = session.host.run(argv, deadline=DEADLINE)
+    found = f"the list of workers on `{session.host.name}` cannot be {_DONE[what]}"
+    check(result, found, hint=f"the list is in {folder(session)}")
+    listed = parse_list(result.stdout)
+    if listed is None:
+        raise StepError(found, cause=result.said[-500:])
+    return listed
+
+
+_DONE = {"show": "read", "add": "changed", "remove": "changed", "move": "changed"}
+_DONE["unmove"] = "changed"

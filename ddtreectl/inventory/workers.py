@@ -1,0 +1,87 @@
+"""The services of a fleet as its router sees them: a name and an address for each slot.
+
+A worker is named HOST/SLOT. One that also stands for slots that were moved to it says so, with
+`HOST/SLOT for OTHER/SLOT,...`: the router hands the name out, and a host that comes back asks for
+it before it starts what it used to serve (`templates/systemd/slot_guard.py`).
+"""
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ddtreectl.inventory.names import PlacedError
+
+if TYPE_CHECKING:
+    from ddtreectl.inventory.model import HostEntry, Inventory, Slot
+
+_FOR = " for "
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The service of a slot, for the router.
+
+    Attributes:
+        name: HOST/SLOT.
+        url: where the router reaches it.
+    """
+
+    name: str
+    url: str
+
+
+def slot_id(host: str, slot: str) -> str:
+    """The name of the worker that a slot is."""
+    return f"{host}/{slot}"
+
+
+def with_moved(name: str, moved: Iterable[str]) -> str:
+    """The name of a worker that stands for the slots `moved` as well."""
+    others = ",".join(sorted(moved))
+    return f"{name}{_FOR}{others}" if others else name
+
+
+def parts(name: str) -> tuple[str, frozenset[str]]:
+    """A worker's own slot, and those that were moved to it."""
+    own, _, others = name.partition(_FOR)
+    return own, frozenset(other for other in others.split(",") if other)
+
+
+def workers(inventory: "Inventory") -> dict[str, Worker]:
+    """All workers of the router, by name; none where there is no router.
+
+    Raises:
+        PlacedError: a slot listens where the router cannot reach it.
+    """
+    if inventory.router is None:
+        return {}
+    found = {}
+    for host_name, host in inventory.hosts.items():
+        for slot_name, slot in host.slots.items():
+            if slot.behind_router:
+                name = slot_id(host_name, slot_name)
+                same = host_name == inventory.router.host
+                try:
+                    found[name] = Worker(name, _url(host, slot, same_host=same))
+                except ValueError as error:
+                    place = ("hosts", host_name, "slots", slot_name)
+                    raise PlacedError(str(error), *place) from None
+    return found
+
+
+def _url(host: "HostEntry", slot: "Slot", *, same_host: bool) -> str:
+    """Where a slot is reached from the router's host."""
+    ip = ipaddress.ip_address(slot.address)
+    if same_host:
+        where = "127.0.0.1" if ip.is_unspecified else str(ip)
+    elif ip.is_loopback:
+        raise ValueError(
+            f"the slot listens on {ip} alone, where the router on another host cannot reach it: "
+            "give it an `address`, or `behind_router: false`"
+        )
+    elif ip.is_unspecified:
+        where = host.address or "127.0.0.1"
+    else:
+        where = str(ip)
+    return f"http://[{where}]:{slot.port}" if ":" in where else f"http://{where}:{slot.port}"

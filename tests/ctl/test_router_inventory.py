@@ -1,0 +1,50 @@
+"""The router's section of an inventory, and where the router finds the services."""
+
+import pytest
+
+from ddtreectl.inventory.loader import parse
+from ddtreectl.inventory.workers import parts, with_moved, workers
+
+FLEET = """\
+router: {host: h1, address: 0.0.0.0, port: 8000}
+hosts:
+  h1:
+    address: h1.example
+    slots:
+      gpu0: {gpus: [0], port: 30000}
+      gpu1: {gpus: [1], address: 0.0.0.0, port: 30001}
+      gpu2: {gpus: [2], port: 30002, behind_router: false}
+  h2:
+    address: h2.example
+    slots:
+      gpu0: {gpus: [0], address: 0.0.0.0, port: 30000}
+      gpu1: {gpus: [1], address: 10.0.0.2, port: 30001}
+      gpu2: {gpus: [2], address: "fd00::2", port: 30002}
+"""
+
+
+def test_services_are_found_from_the_routers_host() -> None:
+    assert {worker.name: worker.url for worker in workers(parse(FLEET, "fleet.yaml")).values()} == {
+        "h1/gpu0": "http://127.0.0.1:30000",
+        "h1/gpu1": "http://127.0.0.1:30001",
+        "h2/gpu0": "http://h2.example:30000",
+        "h2/gpu1": "http://10.0.0.2:30001",
+        "h2/gpu2": "http://[fd00::2]:30002",
+    }
+
+
+def test_a_fleet_without_router_has_no_workers() -> None:
+    assert workers(parse(FLEET.partition("\n")[2], "fleet.yaml")) == {}
+
+
+@pytest.mark.parametrize(
+    ("moved", "name"),
+    [
+        ((), "h1/gpu0"),
+        (("h2/gpu0",), "h1/gpu0 for h2/gpu0"),
+        (("h3/gpu1", "h2/gpu0"), "h1/gpu0 for h2/gpu0,h3/gpu1"),
+    ],
+)
+def test_a_name_says_which_slots_a_worker_stands_for(moved: tuple[str, ...], name: str) -> None:
+    assert with_moved("h1/gpu0", moved) == name
+    assert parts(name) == ("h1/gpu0", frozenset(moved))
