@@ -135,7 +135,7 @@ class Provisioning:
         return resolve(self._session.entry, facts, ingredients(), self._backend, self._settings)
 
     def _builder(self, request: Request, facts: HostFacts) -> EnvironmentBuilder:
-        text = self._unit(request.environment, facts)
+        text = unit_of(self._session, self._inventory, request.environment, facts)
         return EnvironmentBuilder(self._session, request, facts, text)
 
     def _plan(
@@ -179,19 +179,23 @@ class Provisioning:
             )
         return found
 
-    def _unit(self, environment: str, facts: HostFacts) -> str:
-        """A unit of the host's first slot that has a GPU, or of its first."""
-        name, entry = self._session.host.name, self._session.entry
-        slots = sorted(entry.slots.items(), key=lambda item: not item[1].gpus)
-        place = Place(name, entry, *slots[0])
-        service = service_for(self._inventory, place, Mode.LINEAR)
-        gpus = [facts.gpus.at(index) or unknown(index) for index in place.slot.gpus]
-        rendered = render(
-            layout=place.layout,
-            slot=place.slot_name,
-            service=service,
-            generation=1,
-            environment=environment,
-            gpus=gpus,
-        )
-        return rendered.text
+
+def unit_of(session: Session, inventory: Inventory, environment: str, facts: HostFacts) -> str:
+    """A unit of the host's first slot that has a GPU, or of its first.
+
+    Its sandbox is the one that an environment is verified in.
+    """
+    name, entry = session.host.name, session.entry
+    slots = sorted(entry.slots.items(), key=lambda item: not item[1].gpus)
+    place = Place(name, entry, *slots[0])
+    service = service_for(inventory, place, Mode.LINEAR)
+    gpus = [facts.gpus.at(index) or unknown(index) for index in place.slot.gpus]
+    rendered = render(
+        layout=place.layout,
+        slot=place.slot_name,
+        service=service,
+        generation=1,
+        environment=environment,
+        gpus=gpus,
+    )
+    return rendered.text

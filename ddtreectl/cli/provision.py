@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from rich.markup import escape
 
 from ddtreectl.apply.provision import Provisioning, ProvisionPlan
+from ddtreectl.apply.takeover import Takeover, TakeoverPlan
 from ddtreectl.cli import output
 from ddtreectl.cli.context import DryRun, HostName, Json, LockWait, context
 from ddtreectl.errors import ExitCode, UsageError
@@ -37,13 +38,20 @@ def provision(
             help="A folder of wheels here, for a host without a network.",
         ),
     ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="HOST", help="Take over the environment of another host as it is."
+        ),
+    ] = None,
     lock_wait: LockWait = 0,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> int:
     """Build an environment on HOST that fits its driver, GPUs and Python, and verify it there.
 
-    Whatever is left out is as in the inventory. Deploys use what was provisioned last.
+    With `--from`, it is copied from another host, if everything in it fits this one. Whatever is
+    left out is as in the inventory. Deploys use what was provisioned last.
     """
     opened = context(ctx)
     inventory = opened.inventory()
@@ -59,6 +67,17 @@ def provision(
         raise UsageError(f"`--{first['loc'][0]}`: {text}") from None
     settings = find_host(inventory, host).environment.changed_by(wished)
     session = opened.session(inventory, host)
+    if source is not None:
+        if wheelhouse is not None:
+            raise UsageError("`--from` and `--wheelhouse` are two ways to one environment: use one")
+        if source == host:
+            raise UsageError(f"`{host}` cannot take over its own environment")
+        other = opened.session(inventory, source)
+        with session.interrupts.watch():
+            takeover = Takeover(session, other, backend, settings, inventory)
+            taken = takeover.plan() if dry_run else takeover.take(lock_wait=lock_wait)
+        _show_takeover(taken, dry_run=dry_run, as_json=as_json)
+        return int(ExitCode.FAILED if taken.refusals else ExitCode.DONE)
     with session.interrupts.watch():
         provisioning = Provisioning(session, inventory, backend, settings)
         plan = provisioning.plan() if dry_run else provisioning.provision(lock_wait=lock_wait)
@@ -81,3 +100,23 @@ def _show(plan: ProvisionPlan, *, applied: bool, dry_run: bool, as_json: bool) -
     what = f"torch {plan.torch} for {plan.build}" if plan.torch else plan.build
     state = "is ready" if applied else "is there already" if plan.empty else "would be built"
     console.print(f"{plan.host}: environment {plan.environment} {state}, {what} ({plan.reason})")
+
+
+def _show_takeover(plan: TakeoverPlan, *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        output.document({"applied": not dry_run and not plan.done, "plan": asdict(plan)})
+        return
+    console = output.stdout()
+    if plan.refusals:
+        console.print(
+            f"[bold red]refused[/]: the environment of {escape(plan.taken_from)} does not fit "
+            f"{escape(plan.host)}"
+        )
+        for reason in plan.refusals:
+            console.print(f"  • {escape(reason)}")
+        return
+    state = "is there already" if plan.done else "would be copied" if dry_run else "is ready"
+    console.print(
+        f"{plan.host}: environment {plan.environment} {state}, torch {plan.torch} for "
+        f"{plan.build}, taken over from {escape(plan.taken_from)}"
+    )

@@ -172,7 +172,7 @@ def choose(
     return Choice(
         oldest.name,
         f"{_facts(host)}: runs by minor-version compatibility, for driver "
-        f"{_text(oldest.native)} is what CUDA {_text(oldest.version)} came with",
+        f"{_driver(oldest.native)} is what CUDA {_text(oldest.version)} came with",
     )
 
 
@@ -182,14 +182,16 @@ def objections(
     """What speaks against a build on a host; empty where nothing does."""
     found = []
     if host.driver is not None and host.driver < build.minimum:
-        found.append(f"it needs driver {_text(build.minimum)}, the host has {_text(host.driver)}")
+        found.append(
+            f"it needs driver {_driver(build.minimum)}, the host has {_driver(host.driver)}"
+        )
     known = sorted({entry for entry in host.capabilities if entry is not None})
     for capability in known:
         first = FIRST_DRIVER.get(capability[0])
         if first and host.driver is not None and host.driver < first:
             found.append(
-                f"GPUs of compute capability {_text(capability)} need driver {_text(first)}, "
-                f"the host has {_text(host.driver)}"
+                f"GPUs of compute capability {_text(capability)} need driver {_driver(first)}, "
+                f"the host has {_driver(host.driver)}"
             )
         if not build.runs_on(capability):
             found.append(
@@ -224,15 +226,20 @@ def _way_out(host: Accelerators) -> str:
     firsts = [FIRST_DRIVER.get(capability[0], (0,)) for capability in known]
     needs = max([usable[-1].minimum, *firsts])
     if host.driver is not None and host.driver < needs:
-        return f"driver {_text(needs)} or newer would do"
+        return f"driver {_driver(needs)} or newer would do"
     return f"put a torch for one of {', '.join(b.name for b in usable)} into the wheelhouse"
 
 
 def _facts(host: Accelerators) -> str:
     known = sorted({entry for entry in host.capabilities if entry is not None})
     gpus = ", ".join(map(_text, known)) or "unknown"
-    return f"driver {_text(host.driver or ())} and compute capability {gpus}"
+    return f"driver {_driver(host.driver or ())} and compute capability {gpus}"
 
 
 def _text(numbers: Sequence[int]) -> str:
     return ".".join(map(str, numbers))
+
+
+def _driver(version: Sequence[int]) -> str:
+    """A version of the driver, whose third part NVIDIA writes with two digits."""
+    return ".".join([*map(str, version[:2]), *(f"{part:02d}" for part in version[2:])])

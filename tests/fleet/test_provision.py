@@ -179,3 +179,47 @@ def test_a_doctor_without_sudo(operator: Provisioner) -> None:
     assert done.returncode == 1
     assert "✗ access" in done.stdout
     assert "deploy2 ALL=(root) NOPASSWD: ALL" in done.stdout
+
+
+def test_an_environment_is_taken_over_from_another_host(
+    operator: Provisioner, stand_ins: Path
+) -> None:
+    """The story: ct129 has an environment that works, and ct200 has none."""
+    words = ["provision", "ct129", "--wheelhouse", str(stand_ins), "--cuda", "cu128"]
+    built = operator.run(*words)
+    assert built.returncode == 0, built.stderr
+    there = operator.fleet.hosts["ct200"]
+    there.says("rm -rf /var/lib/ddtree/environments /var/lib/ddtree/provisioned.json")
+    take = ["provision", "ct200", "--from", "ct129"]
+
+    operator.gpus("ct200", driver="520.61.05")
+    refused = operator.run(*take)
+    assert refused.returncode == 1
+    assert "cu128: it needs driver 525.60.13, the host has 520.61.05" in refused.stderr
+    operator.gpus("ct200")
+    other = operator.run(*take, "--cuda", "cu130", "--torch", "2.11.0", "--dry-run")
+    assert other.returncode == 1
+    assert "torch: it has 2.13.0+cu128, and 2.11.0 is wanted on `ct200`" in other.stdout
+    assert "CUDA: it is built for cu128, and cu130 is wanted on `ct200`" in other.stdout
+    assert there.says("ls -d /var/lib/ddtree/environments 2>/dev/null || true") == ""
+
+    begun = operator.begin(*take)
+    assert begun.stderr is not None
+    for line in begun.stderr:
+        if "✓ copy" in line:
+            break
+    begun.kill()
+    begun.communicate()
+    assert there.says("ls /var/lib/ddtree/environments/*/environment.json 2>&1 || true").endswith(
+        "No such file or directory"
+    )
+    taken = operator.run(*take)
+    assert taken.returncode == 0, taken.stderr
+    assert "✓ copy 0 of" in taken.stderr
+    again = operator.run(*take)
+    assert "is there already" in again.stdout
+
+    planned = operator.run("deploy", "ct200", "--mode", "tree", "--dry-run", "--json")
+    environment = json.loads(planned.stdout)["plan"]["environment"]
+    assert (there.root / ROOT / "environments" / environment / "environment.json").exists()
+    assert there.says(f"/var/lib/ddtree/environments/{environment}/bin/ddtree-engine") == "served"
