@@ -128,13 +128,12 @@ class Session:
             UnreachableError: it does not answer, or no longer.
             StepError: the host cannot run the probe.
         """
-        scope = self.scope()
-        every = host_facts.sections(scope)
+        every = host_facts.sections(self.scope())
         sections = {name: every[name] for name in only}
         said: list[str] = []
         for line in self.host.stream(probe.driver_argv(sections, self.python, pause)):
             if outputs := probe.parse(line):
-                yield host_facts.parse(outputs, scope, sections)
+                yield host_facts.parse(outputs, self.scope(), sections)  # cordons may have changed
             else:
                 said.append(line)
         raise StepError(

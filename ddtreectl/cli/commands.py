@@ -32,6 +32,7 @@ class Entry:
 COMMANDS = {
     "deploy": Entry("deploy:deploy", "Bring a service into a slot of each host."),
     "status": Entry("status:status", "Show what runs on a host, or on all hosts."),
+    "watch": Entry("watch:watch", "Follow hosts, and print each change once."),
     "rollback": Entry("rollback:rollback", "Go back to the generation that was good before."),
     "stop": Entry("stop:stop", "Stop the service of a slot, and keep it stopped."),
     "cordon": Entry("cordon:cordon", "Have nothing more started on a host or a GPU."),

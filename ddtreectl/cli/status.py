@@ -55,7 +55,7 @@ def status(
     kept = {name: session.cordons for name, session in sessions.items()}
     if watch:
         return _watch(sessions, interval, count, as_json=as_json)
-    outcomes = dict(on_each(names, lambda name: _status(sessions[name], _gather(sessions[name]))))
+    outcomes = dict(on_each(names, lambda name: state_of(sessions[name], _gather(sessions[name]))))
     seen = {name: outcomes[name] for name in names}
     if as_json:
         output.document(status_table.document(*_parted(seen), kept))
@@ -68,7 +68,8 @@ def _gather(session: Session) -> HostFacts:
     return session.gather(only=STATUS)
 
 
-def _status(session: Session, facts: HostFacts) -> HostStatus:
+def state_of(session: Session, facts: HostFacts) -> HostStatus:
+    """The state of a host, from what its probe has told."""
     locked = holder(facts.records, session.operator) is not None
     return host_status(session.host.name, session.entry, facts, now=time.time(), locked=locked)
 
@@ -84,7 +85,7 @@ def _watch(
     def look(name: str) -> Iterator[HostStatus]:
         rate = Rate()
         for facts in sessions[name].watch(STATUS, interval):
-            yield rate.applied(_status(sessions[name], facts))
+            yield rate.applied(state_of(sessions[name], facts))
 
     kept = {name: session.cordons for name, session in sessions.items()}
     rounds = Watch(list(sessions), look, interval + PATIENCE).rounds()

@@ -19,6 +19,7 @@ class Remark:
         reason: what was seen, in words.
         hint: what to do; empty where there is nothing to do.
         source: who says that it leads to that.
+        sign: the row of the table that it is.
     """
 
     gpu: str
@@ -26,6 +27,7 @@ class Remark:
     reason: str
     hint: str
     source: str
+    sign: str
 
     def __str__(self) -> str:
         """How messages tell it."""
@@ -90,7 +92,7 @@ def gpu_report(name: str, entry: HostEntry, facts: HostFacts) -> GpuReport:
             for gpu in health.gpus
         ),
         remarks=tuple(
-            Remark(gpu, found.verdict, found.reason, found.hint, found.source)
+            Remark(gpu, found.verdict, found.reason, found.hint, found.source, found.sign)
             for gpu, found in health.remarks()
         ),
         cordons=cordons,

@@ -1,6 +1,7 @@
 """GPUs that fail, on real hosts: what status says within one probe, and what cordons hold."""
 
 import json
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,7 @@ def verdicts(found: dict[str, Any]) -> list[str]:
 
 def test_an_xid_in_the_kernel_log_is_seen_by_the_next_probe(h1: Host, operator: Operator) -> None:
     assert health(operator)["verdict"] == "ok"
+    watch = operator.begin("watch", "h1", "--interval", "0.5", "--json")
     h1.log(f"NVRM: {FELL_OFF}")
     h1.log("NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.")
     found = health(operator)
@@ -58,6 +60,14 @@ def test_an_xid_in_the_kernel_log_is_seen_by_the_next_probe(h1: Host, operator: 
     refused = operator.run("deploy", "h1", "--mode", "tree", "--gpu", "0")
     assert refused.returncode == 1
     assert "GPU 1: Xid 79" in refused.stderr
+
+    assert watch.stdout is not None
+    change = json.loads(watch.stdout.readline())
+    assert [change[key] for key in ("host", "what", "after")] == ["h1", "GPU 1", "cordon-host"]
+    assert "the GPU has fallen off the bus" in change["text"]
+    watch.send_signal(signal.SIGINT)
+    rest, _ = watch.communicate(timeout=30)
+    assert (watch.returncode, rest) == (0, "")
 
     h1.reboot()  # which the driver asks for; what the log of the last boot says is history
     assert health(operator)["verdict"] == "ok"
