@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from ddtreectl.apply.generating import with_generations
 from ddtreectl.apply.lock import holder
 from ddtreectl.apply.session import Session
 from ddtreectl.apply.watch import Watch
 from ddtreectl.cli import output, status_table
 from ddtreectl.cli.context import Json, context
-from ddtreectl.errors import DdtreectlError, ExitCode
+from ddtreectl.errors import DdtreectlError, ExitCode, UsageError
 from ddtreectl.facts.host import STATUS, HostFacts
 from ddtreectl.hosts.pool import on_each
 from ddtreectl.inventory.select import find_host
@@ -38,6 +39,10 @@ def status(
     count: Annotated[
         int | None, typer.Option("--count", min=1, help="End after so many looks.")
     ] = None,
+    generate: Annotated[
+        bool,
+        typer.Option("--generate", help="Have each service generate a token as well; slow."),
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Show what runs on a host, or on all hosts of the inventory.
@@ -52,10 +57,12 @@ def status(
         find_host(inventory, host)
     names = [host] if host else list(inventory.hosts)
     sessions = {name: opened.session(inventory, name) for name in names}
+    if watch and generate:
+        raise UsageError("`--generate` asks once, and `--watch` again and again")
     kept = {name: session.cordons for name, session in sessions.items()}
     if watch:
         return _watch(sessions, interval, count, as_json=as_json)
-    outcomes = dict(on_each(names, lambda name: state_of(sessions[name], _gather(sessions[name]))))
+    outcomes = dict(on_each(names, lambda name: _look(sessions[name], generate=generate)))
     seen = {name: outcomes[name] for name in names}
     if as_json:
         output.document(status_table.document(*_parted(seen), kept))
@@ -64,8 +71,10 @@ def status(
     return int(exit_code(*_parted(seen)))
 
 
-def _gather(session: Session) -> HostFacts:
-    return session.gather(only=STATUS)
+def _look(session: Session, *, generate: bool) -> HostStatus:
+    facts = session.gather(only=STATUS)
+    found = state_of(session, facts)
+    return with_generations(session, found, list(facts.records.generations)) if generate else found
 
 
 def state_of(session: Session, facts: HostFacts) -> HostStatus:

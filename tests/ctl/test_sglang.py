@@ -12,11 +12,15 @@ from ruamel.yaml import YAML
 
 from ddtreectl.apply import sglang as service_checks
 from ddtreectl.errors import UsageError
-from ddtreectl.facts.gpu import unknown
+from ddtreectl.facts.gpu import ComputeProcess, Gpus, unknown
+from ddtreectl.facts.host import HostFacts
 from ddtreectl.facts.http import Answer
 from ddtreectl.inventory.loader import parse
 from ddtreectl.inventory.select import find_place, service_for
 from ddtreectl.inventory.service import Mode, ServiceSpec
+from ddtreectl.plan.refusals import refusals
+from ddtreectl.plan.step import Candidate
+from ddtreectl.plan.wish import Wish
 from ddtreectl.units import sglang
 from ddtreectl.units.render import render
 
@@ -196,3 +200,22 @@ def test_the_log_shows_the_mode() -> None:
         "DDTREE draft runner ready",
         "DFLASH fused KV materialization enabled",
     ]
+
+
+def test_a_slot_of_two_gpus_is_taken_when_one_of_them_is() -> None:
+    inventory = parse(
+        f"defaults: {{{DEFAULTS}}}\nhosts:\n  ct200:\n    address: 10.1.2.200\n"
+        "    slots:\n      gpu23: {gpus: [2, 3], port: 30023}\n"
+        "    protected: [{name: wrapper, gpus: [0], reason: not ours}]\n",
+        "fleet.yaml",
+    )
+    place = find_place(inventory, "ct200")
+    cards = tuple(replace(unknown(i), uuid=f"GPU-{i}", minor=i) for i in range(4))
+    service = service_for(inventory, place, Mode.LINEAR)
+    candidate = Candidate(1, service, "e", "u", "", "", staged=False, gpus=("GPU-2", "GPU-3"))
+    held = ComputeProcess("GPU-3", 99, 500)
+    facts = HostFacts(systemd=True, gpus=Gpus("ok", gpus=cards, processes=(held,)))
+    said = refusals(Wish(place, candidate), facts)
+    assert any("GPU 3 is used (500 MiB) by pid 99" in text for text in said)
+    free = replace(facts, gpus=replace(facts.gpus, processes=()))
+    assert not any("GPU" in text for text in refusals(Wish(place, candidate), free))

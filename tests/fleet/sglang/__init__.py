@@ -1,0 +1,1 @@
+"""The stand-in for SGLang on hosts of the lab."""
