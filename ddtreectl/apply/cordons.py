@@ -1,15 +1,16 @@
 """Cordons and uncordons a host or a GPU of it; what cannot reach the host is kept for it."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddtreectl.apply import generations
 from ddtreectl.apply.kept_cordons import KeptCordons
 from ddtreectl.apply.operator import now
 from ddtreectl.apply.session import Session
-from ddtreectl.errors import DdtreectlError, StepError
+from ddtreectl.errors import DdtreectlError, StepError, UsageError
 from ddtreectl.facts.cordons import Cordon
 from ddtreectl.facts.host import HostFacts
+from ddtreectl.gpu.classify import expected
 from ddtreectl.inventory.select import Target
 
 NEEDED = ("records", "gpus", "kernel_log")
@@ -55,21 +56,43 @@ def cordon(session: Session, target: Target, reason: str, kept: KeptCordons) -> 
     A host that cannot be reached gets the cordon with the next command that reaches it.
 
     Raises:
-        StepError: neither the host nor the operator's machine can keep it.
+        UsageError: the host has no such GPU.
+        DdtreectlError: neither the host nor the operator's machine can keep it.
     """
     wanted = Cordon(target.gpu, None, reason, str(session.operator), now())
     try:
         facts = session.gather(only=NEEDED)
-        wanted = _with_card(wanted, facts)
+    except DdtreectlError as error:  # unreachable, or hung
+        return _kept(target, wanted, kept, error)
+    _refuse_unknown_gpu(target, facts)
+    wanted = _with_card(wanted, facts)
+    try:
         deliver(session, kept)
-        before = [e for e in _on_host(facts) if e.name == wanted.name]
+        before = [entry for entry in _on_host(facts) if entry.name == wanted.name]
         _write(session, wanted)
-        session.audit("cordon", target=str(target), reason=reason, gpu=wanted.uuid)
-    except DdtreectlError as error:  # unreachable, hung, or its disk is full
-        kept.add(target.host_name, wanted)
-        held = Cordon(wanted.gpu, None, reason, wanted.by, wanted.at, kept="operator")
-        return Cordoned(target, held, changed=True, unreachable=error.message)
+    except DdtreectlError as error:  # gone meanwhile, or its disk is full
+        return _kept(target, wanted, kept, error)
+    session.audit("cordon", target=str(target), reason=reason, gpu=wanted.uuid)
     return Cordoned(target, wanted, changed=not before)
+
+
+def _kept(target: Target, wanted: Cordon, kept: KeptCordons, error: DdtreectlError) -> Cordoned:
+    kept.add(target.host_name, wanted)
+    held = replace(wanted, kept="operator")
+    return Cordoned(target, held, changed=True, unreachable=error.message)
+
+
+def _refuse_unknown_gpu(target: Target, facts: HostFacts) -> None:
+    """A GPU that is neither there nor in the inventory is a slip of the hand."""
+    if target.gpu is None or facts.gpus.state != "ok" or facts.gpus.at(target.gpu):
+        return
+    wanted = expected(target.host)
+    if target.gpu >= wanted:
+        there = max(len(facts.gpus.gpus), wanted)
+        raise UsageError(
+            f"`{target.host_name}` has no GPU {target.gpu}",
+            hint=f"it has {there}, and their indices begin with 0",
+        )
 
 
 def uncordon(session: Session, target: Target, kept: KeptCordons) -> Uncordoned:
@@ -118,8 +141,7 @@ def _on_host(facts: HostFacts) -> list[Cordon]:
 def _with_card(wanted: Cordon, facts: HostFacts) -> Cordon:
     """The cordon, with the UUID of its GPU where the driver tells it."""
     there = facts.gpus.at(wanted.gpu) if wanted.gpu is not None else None
-    uuid = there.uuid if there else None
-    return Cordon(wanted.gpu, uuid, wanted.reason, wanted.by, wanted.at)
+    return replace(wanted, uuid=there.uuid if there else None)
 
 
 def _concerns(target: Target, entry: Cordon, facts: HostFacts | None) -> bool:

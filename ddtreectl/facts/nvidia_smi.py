@@ -190,7 +190,7 @@ def _nodes(lines: Iterable[str]) -> tuple[Node, ...]:
     found = []
     for file in files:
         address, uuid = pci.normalised(file.get("Bus Location", "")), file.get("GPU UUID", "")
-        if address:
+        if address and file.get("GPU Excluded") != "Yes":  # those are not to be listed
             minor = as_int(file.get("Device Minor", ""))
             found.append(Node(address, uuid if uuid and "?" not in uuid else None, minor))
     return tuple(found)

@@ -256,3 +256,22 @@ def test_a_reboot_starts_what_served(operator: Deployer) -> None:
     operator.host.reboot()
     until(lambda: operator.facts() == (1, "tree", "healthy"), "it serves again")
     operator.assert_as_found()
+
+
+def test_a_gpu_that_wants_a_reset_is_drained_and_serves_again(operator: Deployer) -> None:
+    pci = operator.host.healthy_gpus.gpus[0].pci[4:-2].lower()
+    operator.host.log(f"NVRM: Xid (PCI:{pci}): 95, pid=1, name=python3, Uncontained: LTC TAG")
+    drained = operator.run("drain", "h1:0", "--reason", "Xid 95")
+    assert drained.returncode == 0, drained.stderr
+    assert "h1:0: cordoned (Xid 95)" in drained.stdout
+    assert "h1/gpu0: stopped" in drained.stdout
+    assert operator.engines() == []
+    assert operator.facts() == (1, "tree", "stopped")
+    refused = operator.run("rollback", "h1", "--to", "1")
+    assert refused.returncode == 1
+    assert "GPU 0 is cordoned: Xid 95" in refused.stderr
+    assert "GPU 0: Xid 95: " in refused.stderr
+    assert operator.run("uncordon", "h1:0").returncode == 0
+    done = operator.run("rollback", "h1", "--to", "1")
+    assert done.returncode == 0, done.stderr
+    operator.assert_as_found()

@@ -108,6 +108,9 @@ def test_what_is_wrong_with_the_driver_is_a_verdict(
 
 def test_a_cordon_holds_over_a_reboot_and_follows_its_card(h1: Host, operator: Operator) -> None:
     card = h1.healthy_gpus.gpus[1].uuid
+    slip = operator.run("cordon", "h1:2", "--reason", "it smells")
+    assert slip.returncode == 2
+    assert "`h1` has no GPU 2\nhint: it has 2" in slip.stderr
     done = operator.run("cordon", "h1:1", "--reason", "it smells")
     assert done.returncode == 0, done.stderr
     h1.reboot()
