@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from shlex import quote
 
-from ddtreectl.apply.environments import inspect
+from ddtreectl.apply.environments import inspect, unused_by
 from ddtreectl.apply.session import Session
 from ddtreectl.env import request
 from ddtreectl.env.backends import BACKENDS
@@ -118,6 +118,7 @@ def _environment(
         build=None if build == CPU else build,
         torch=record.torch if record and record.torch else None,
         capabilities=tuple(entry for entry in host.capabilities if entry is not None),
+        unused=unused_by(_unit(session, facts)),
     )
     try:
         with session.report.step(f"look into environment {name}"):

@@ -8,9 +8,9 @@ from functools import partial
 from ddtreectl import bundle
 from ddtreectl.apply.session import Session
 from ddtreectl.env import build, inspection, verify
-from ddtreectl.env.backends import BACKENDS, Backend
+from ddtreectl.env.backends import BACKENDS
 from ddtreectl.env.build import Offline
-from ddtreectl.env.cuda import CPU, Capability
+from ddtreectl.env.cuda import CPU
 from ddtreectl.env.inspection import Inspection
 from ddtreectl.env.lock import EnvironmentLock
 from ddtreectl.env.request import Ingredients, Request
@@ -227,6 +227,7 @@ class EnvironmentBuilder:
             build=None if any_build else self._request.choice.build,
             torch=lock.torch,
             capabilities=self._request.capabilities,
+            unused=unused_by(self._unit_text),
         )
         self._inspection, found = inspect(
             self._session, self._facts, self._folder, self._unit_text, expected
@@ -300,13 +301,12 @@ def raise_first(found: list[Problem], what: str) -> None:
         raise StepError(f"{what}: {found[0].what}", cause=cause, hint=found[0].hint)
 
 
-def expected_of(
-    backend: Backend, build_name: str, capabilities: tuple[Capability, ...]
-) -> Expected:
-    """What an environment that is there already is to be."""
-    return Expected(
-        backend, build=None if build_name == CPU else build_name or None, capabilities=capabilities
-    )
+def unused_by(unit_text: str) -> frozenset[str]:
+    """The packages that a unit tells its server not to use.
+
+    SGLang imports xgrammar for structured output alone, and not at all without it.
+    """
+    return frozenset({"xgrammar"} if "--grammar-backend none" in unit_text else ())
 
 
 def write_record(session: Session, record: Provisioned) -> None:

@@ -36,12 +36,14 @@ class Expected:
         build: the CUDA build, or `cpu`; None where any will do.
         torch: the version of torch without its local part; None where any will do.
         capabilities: the compute capabilities that it is to run on.
+        unused: packages that the service is told not to use, whatever state they are in.
     """
 
     backend: Backend
     build: str | None = None
     torch: str | None = None
     capabilities: tuple[Capability, ...] = ()
+    unused: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -230,6 +232,8 @@ def _requirements(found: Inspection, expected: Expected) -> Iterator[Problem]:
         for requirement in _applicable(entry.requires, found):
             wanted = canonicalize_name(requirement.name)
             installed = found.distributions.get(wanted)
+            if wanted in expected.unused:
+                continue
             if installed is None:
                 if expected.backend.derive and name == expected.backend.distribution:
                     yield Problem(f"`{wanted}` is not installed, and {name} requires it")
@@ -279,7 +283,7 @@ def _satisfies(version: str, requirement: "Requirement") -> bool:
 def _imports(found: Inspection, expected: Expected) -> Iterator[Problem]:
     owners: Mapping[str, str] = expected.backend.imports
     for module, said in found.imports.items():
-        if said is None:
+        if said is None or owners.get(module) in expected.unused:
             continue
         known = explain(said)
         yield Problem(

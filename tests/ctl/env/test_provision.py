@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ddtreectl.env.backends import BACKENDS
 from ddtreectl.env.wheel import VARIABLE
 from tests.ctl.conftest import new_machine
 from tests.ctl.env import wheels
@@ -238,3 +239,49 @@ def test_a_host_with_gpus_and_without_a_driver(provisioner: Provisioner) -> None
     assert done.returncode == 1
     assert "no NVIDIA driver is loaded" in done.stderr
     assert provisioner.finished() == []
+
+
+def sglang_wheels(folder: Path) -> None:
+    """What a server of SGLang imports, each as a package of one module."""
+    requires = ["torch==2.11.0", "xgrammar==0.2.1", "soundfile==0.13.1", "datasets"]
+    files = {"sglang/__init__.py": "", "sglang/launch_server.py": "import soundfile, xgrammar\n"}
+    wheels.wheel(folder, "sglang", "0.5.16", files, requires=requires)
+    wheels.torch(folder, "cpu", "2.11.0")
+    for module, name in BACKENDS["sglang"].imports.items():
+        if name != "sglang":
+            text = {f"{module}.py": ""}
+            wheels.wheel(folder, name, VERSIONS.get(name, "1.0"), text)
+
+
+VERSIONS = {"xgrammar": "0.2.1", "soundfile": "0.13.1"}
+
+
+def test_sglang_gets_the_list_of_its_wheelhouse(provisioner: Provisioner) -> None:
+    """The story: soundfile missing, and an xgrammar that is too old, found before any service."""
+    house = provisioner.wheelhouse
+    for old in house.glob("*.whl"):
+        old.unlink()
+    sglang_wheels(house)
+    names = [*BACKENDS["sglang"].imports.values(), "torch"]
+    provisioner.words += ["--backend", "sglang"]
+
+    (house / "requirements.txt").write_text("\n".join(n for n in names if n != "soundfile"))
+    lacking = provisioner.run()
+    assert lacking.returncode == 1
+    assert "`sglang.launch_server` cannot be imported" in lacking.stderr
+    assert "the package that has `soundfile` is not in the environment" in lacking.stderr
+
+    (house / "requirements.txt").write_text("\n".join(names))
+    (new,) = house.glob("xgrammar-*.whl")
+    new.unlink()
+    wheels.module(house, "xgrammar", "0.1.10")
+    old = provisioner.run()
+    assert "`xgrammar` is 0.1.10, and sglang 0.5.16 asks for ==0.2.1" in old.stderr
+    assert provisioner.finished() == []
+
+    wheels.module(house, "xgrammar", "0.2.1")
+    (house / "xgrammar-0.1.10-py3-none-any.whl").unlink()
+    done = provisioner.run()
+    assert done.returncode == 0, done.stderr
+    (name,) = provisioner.finished()
+    assert name.startswith("sglang-cpu-")
