@@ -246,6 +246,28 @@ class EnvironmentBuilder:
 
     def _write_record(self) -> None:
         write_record(self._session, self._record)
+        if self._request.wheelhouse is not None:
+            self._drop_old_wheels()
+
+    def _drop_old_wheels(self) -> None:
+        """Remove the wheelhouses that no next build would be made from, and wheels of them alone.
+
+        The store and a wheelhouse hold the same files by hard links: one that is left with a single
+        link is in no wheelhouse any more.
+        """
+        records = self._facts.records.provisioned.values()
+        kept = {record.wheelhouse for record in records if record.backend != self._record.backend}
+        keep = sorted(name for name in {*kept, self._request.held} if name)
+        script = (
+            "set -e; wheels=$1 houses=$2; shift 2; "
+            'for d in "$houses"/*; do case " $* " in *" ${d##*/} "*) ;; *) rm -rf -- "$d";; esac; '
+            'done; find "$wheels" -type f -links 1 ! -name "*.part" -delete'
+        )
+        words = ["sh", "-c", script, "ddtreectl-wheels", self._layout.wheels]
+        done = self._host.run(
+            [*words, self._layout.wheelhouse("").rstrip("/"), *keep], deadline=COMMAND_DEADLINE
+        )
+        check(done, f"old wheels cannot be removed from `{self._host.name}`")
 
     @property
     def _where(self) -> str:

@@ -205,6 +205,9 @@ def test_what_was_sent_before_is_not_sent_again(provisioner: Provisioner, tmp_pa
     assert "bring 1 of 4 wheels, 0 MiB" in str(provisioner.plan()["steps"])
     assert provisioner.run().returncode == 0
     assert len(provisioner.finished()) == 2
+    held = {path.name for path in provisioner.environments.glob(".wheelhouses/*/*")}
+    assert held == {path.name for path in provisioner.wheelhouse.iterdir()}
+    assert len(list(provisioner.environments.glob(".wheels/*"))) == len(held) + 1  # and uv
 
 
 @pytest.mark.parametrize(
