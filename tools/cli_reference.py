@@ -1,6 +1,6 @@
-"""Writes docs/reference/ddtreectl.md and docs/reference/ddtree-engine.md from the parsers.
+"""Writes docs/reference: the commands from the parsers, and the verdicts on GPUs from their table.
 
-python -m tools.cli_reference          # `make docs`: write both
+python -m tools.cli_reference          # `make docs`: write all
 python -m tools.cli_reference --check  # exit 1, and say which, if one is out of date
 """
 
@@ -19,6 +19,7 @@ from ddtree_engine.cli.main import COMMANDS as ENGINE_COMMANDS
 from ddtree_engine.cli.main import build_parser
 from ddtreectl.cli.commands import COMMANDS, load
 from ddtreectl.cli.main import app
+from tools import gpu_verdicts
 
 if TYPE_CHECKING:
     from typer._click import Command
@@ -29,7 +30,11 @@ NOTE = "Generated from the code by `make docs`."
 
 def main(arguments: list[str]) -> int:
     """Write the pages, or with `--check` compare them. Returns the exit code."""
-    pages = {"ddtreectl.md": ddtreectl_page(), "ddtree-engine.md": engine_page()}
+    pages = {
+        "ddtreectl.md": ddtreectl_page(),
+        "ddtree-engine.md": engine_page(),
+        "gpu-verdicts.md": _page(gpu_verdicts.page(NOTE)),
+    }
     if arguments == ["--check"]:
         stale = [name for name, page in pages.items() if _read(FOLDER / name) != page]
         for name in stale:

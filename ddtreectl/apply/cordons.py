@@ -60,10 +60,13 @@ def cordon(session: Session, target: Target, reason: str, kept: KeptCordons) -> 
         DdtreectlError: neither the host nor the operator's machine can keep it.
     """
     wanted = Cordon(target.gpu, None, reason, str(session.operator), now())
+    host = target.host_name
+    trouble = _keep(kept, host, wanted)  # at once: to reach the host may take a while, or fail
     try:
         facts = session.gather(only=NEEDED)
     except DdtreectlError as error:  # unreachable, or hung
-        return _kept(target, wanted, kept, error)
+        return _kept(target, wanted, error, trouble)
+    kept.remove(host, wanted.name)
     _refuse_unknown_gpu(target, facts)
     wanted = _with_card(wanted, facts)
     try:
@@ -71,15 +74,29 @@ def cordon(session: Session, target: Target, reason: str, kept: KeptCordons) -> 
         before = [entry for entry in _on_host(facts) if entry.name == wanted.name]
         _write(session, wanted)
     except DdtreectlError as error:  # gone meanwhile, or its disk is full
-        return _kept(target, wanted, kept, error)
+        return _kept(target, wanted, error, _keep(kept, host, wanted))
     session.audit("cordon", target=str(target), reason=reason, gpu=wanted.uuid)
     return Cordoned(target, wanted, changed=not before)
 
 
-def _kept(target: Target, wanted: Cordon, kept: KeptCordons, error: DdtreectlError) -> Cordoned:
-    kept.add(target.host_name, wanted)
-    held = replace(wanted, kept="operator")
-    return Cordoned(target, held, changed=True, unreachable=error.message)
+def _keep(kept: KeptCordons, host: str, wanted: Cordon) -> DdtreectlError | None:
+    """Keep a cordon with the operator. Returns why that cannot be."""
+    try:
+        kept.add(host, wanted)
+    except DdtreectlError as error:
+        return error
+    return None
+
+
+def _kept(
+    target: Target, wanted: Cordon, error: DdtreectlError, trouble: DdtreectlError | None
+) -> Cordoned:
+    """What was done for a host that cannot have its cordon; `trouble`: the operator cannot."""
+    if trouble is not None:
+        raise trouble from error
+    return Cordoned(
+        target, replace(wanted, kept="operator"), changed=True, unreachable=error.message
+    )
 
 
 def _refuse_unknown_gpu(target: Target, facts: HostFacts) -> None:

@@ -10,12 +10,12 @@ from typing import Literal
 
 from ddtreectl.gpu.verdict import Verdict
 
-CATALOG = "NVIDIA Xid catalog (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html)"
-RECOVERY = "NVML GPU recovery action (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt)"
+CATALOG = "NVIDIA Xid catalog"
+CATALOG_AT = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
+RECOVERY = "NVML, GPU recovery action"
 SMI = "nvidia-smi(1), RETURN VALUE"
-ROWS_REMAPPED = (
-    "NVIDIA GPU memory error management (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt)"
-)
+ROWS_REMAPPED = "NVIDIA GPU memory error management"
+MEMORY_AT = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/"
 FIELD = "seen in the field"
 
 Origin = Literal["application", "hardware", "driver"]
@@ -96,14 +96,14 @@ XIDS: dict[int, Row] = {
     13: _xid(
         _RESTART,
         "graphics engine exception: a fault in the application's kernel",
-        "RESTART_APP; more than 3 an hour point at the GPU",
+        "RESTART_APP; the escalation is ddtreectl's own",
         origin="application",
         repeats=_AGAIN,
     ),
     31: _xid(
         _RESTART,
         "memory page fault: the application used an address that it does not have",
-        "RESTART_APP; more than 3 an hour point at the GPU",
+        "RESTART_APP; the escalation is ddtreectl's own",
         origin="application",
         repeats=_AGAIN,
     ),
@@ -135,7 +135,7 @@ XIDS: dict[int, Row] = {
     94: _xid(
         _RESTART,
         "a memory error that was contained: only the application that met it is lost",
-        "RESTART_APP; a second one points at the memory",
+        "RESTART_APP; the escalation is ddtreectl's own",
         repeats=Repeats(1, 24 * HOUR, _DRAIN),
     ),
     95: _xid(_DRAIN, "a memory error that was not contained", "RESET_GPU"),
