@@ -7,6 +7,7 @@ disk, so that a host that reboots in the middle of a swap returns as well.
 """
 
 import json
+from hashlib import sha256
 from shlex import quote
 
 from ddtreectl.apply.session import Session
@@ -18,6 +19,7 @@ from ddtreectl.plan.step import Candidate
 from ddtreectl.units.escape import exec_line
 
 DEADLINE = 60.0
+BY = "the host itself"
 
 
 def timer(slot: str) -> str:
@@ -30,17 +32,27 @@ def script(place: Place, failed: int | None, back: Candidate | None, token: str)
 
     It takes the lock from the operator who was lost, so that one who was only cut off goes no
     further, and ends the commands that still run under it: a `systemctl stop` that hangs must not
-    go on once the old service is back. It marks generation `failed`, if there is one, as that.
+    go on once the old service is back. Until it is done it holds the lock itself, so that nobody
+    comes between. It marks generation `failed`, if there is one, as that.
     """
     layout, slot = place.layout, place.slot_name
     units = " ".join(quote(unit) for unit in slot_units(slot))
     event = {"event": "reverted", "slot": slot, "generation": back.number if back else None}
-    noted = json.dumps({"at": "%s", "operator": "the host itself", **event}) + "\\n"
+    own = sha256(token.encode()).hexdigest()[:16]  # nothing that has the operator's token in it
+    holder = {"owner": BY, "host": place.host_name, "pid": 0, "ticks": 0, "boot": ""}
+    holder |= {"since": "%s", "command": f"revert {slot}", "token": own}
+    lock = quote(layout.lock)
+    noted = json.dumps({"at": "%s", "operator": BY, **event}) + "\\n"
     lines = [
         "#!/bin/sh",
-        f"rm -f {quote(layout.lock)}",
+        f"trap 'grep -qsF -e {own} {lock} && rm -f {lock}' EXIT",
+        "now=$(date -u +%FT%T.%6N+00:00)",
+        f"exec 9>>{quote(layout.root)}/.lock-guard && flock -w 10 9",
+        f"rm -f {lock}",
+        f'printf {quote(json.dumps(holder))} "$now" >{lock}.new && mv -T {lock}.new {lock}',
+        "exec 9>&-",
         end_commands(token),
-        f'printf {quote(noted)} "$(date -u +%FT%T.%6N+00:00)" >>{quote(layout.audit)}',
+        f'printf {quote(noted)} "$now" >>{quote(layout.audit)}',
         f"systemctl stop {units}",
     ]
     if failed is not None:

@@ -141,7 +141,7 @@ class HostLock:
         make = (
             f'if [ -e {path} ]; then echo "$(($(date +%s) - $(stat -c %Y {path})))"; '
             f"sha256sum <{path}; cat {path}; exit {_HELD}; fi; "
-            f"cat >{path}.new && mv {path}.new {path}"
+            f"cat >{path}.new && mv {path}.new {path} && {{ {_WIND_UP}; }}"
         )
         writable = f"is the disk of {self._root} full, or mounted read-only?"
         for _ in range(2):

@@ -4,90 +4,17 @@ The tests share hosts and hand them on as they found them: generation 1, mode tr
 """
 
 import json
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.fleet import engine_wheel
+from tests.fleet.deployer import NEVER_READY, REVERT, REVERT_AFTER, ROOT, SWAP, Deployer, read_until
 from tests.fleet.lab.fleet import Fleet
 from tests.fleet.lab.topology import HostSpec
 from tests.fleet.lab.waiting import until
-from tests.fleet.operator import Operator
 
 pytestmark = pytest.mark.slow
-
-REVERT_AFTER = 20
-ROOT = Path("var/lib/ddtree")
-SWAP = ROOT / "slots/gpu0/swap.json"
-REVERT = Path("etc/systemd/system/ddtree-revert-gpu0.timer")
-NEVER_READY = ["--model", "/srv/never-ready", "--drafter", "/srv/never-ready"]
-
-
-class Deployer(Operator):
-    """An operator of one host with one slot, who deploys the stand-in engine."""
-
-    def __init__(self, fleet: Fleet, folder: Path, name: str) -> None:
-        super().__init__(fleet, folder)
-        self.name = name
-        self.host = fleet.hosts[name]
-        self.write(
-            hosts=f"""hosts:
-  {name}:
-    address: {self.host.address}
-    revert_after: {REVERT_AFTER}
-    slots:
-      gpu0: {{gpus: [0], port: 30000, service: {{start_timeout: 60, stop_timeout: 2}}}}
-"""
-        )
-        self.env["DDTREECTL_ENGINE_WHEEL"] = str(engine_wheel.build(folder))
-        self.set_option("ConnectTimeout", "2")
-        self.set_option("ServerAliveInterval", "1")
-
-    def deploy(self, mode: str, *words: str) -> "subprocess.CompletedProcess[str]":
-        return self.run("deploy", self.name, "--mode", mode, *words)
-
-    def begin_until(self, said: str, *words: str) -> "subprocess.Popen[str]":
-        """Begin a deploy, and return when it has reported a line with `said`."""
-        return read_until(said, self.begin("deploy", self.name, *words))
-
-    def service(self) -> dict[str, object]:
-        """What status tells of the slot, or nothing while it has no service."""
-        services = json.loads(self.run("status", "--json").stdout)["services"]
-        return dict(services[0]) if services else {}
-
-    def facts(self) -> tuple[object, ...]:
-        service = self.service()
-        return tuple(service.get(key) for key in ("generation", "mode", "health"))
-
-    def reverting(self) -> bool:
-        """Whether a dead-man revert is armed on the host."""
-        return (self.host.root / REVERT).exists()
-
-    def swapping(self) -> bool:
-        return (self.host.root / SWAP).exists()
-
-    def engines(self) -> list[str]:
-        """The processes of services on the host."""
-        return self.host.says("pgrep -af 'ddtree-engine [s]erve' || true").splitlines()
-
-    def assert_as_found(self) -> None:
-        assert self.facts() == (1, "tree", "healthy")
-        assert len(self.engines()) == 1
-        assert not self.reverting()
-        assert not self.swapping()
-        enabled = self.host.says("systemctl list-unit-files --state=enabled 'ddtree-*' --no-legend")
-        assert [line.split()[0] for line in enabled.splitlines()] == ["ddtree-gpu0-tree.service"]
-
-
-def read_until(said: str, process: "subprocess.Popen[str]") -> "subprocess.Popen[str]":
-    """Read what a deploy reports until a line has `said`."""
-    assert process.stderr is not None
-    for line in process.stderr:
-        if said in line:
-            return process
-    raise AssertionError(f"the deploy ended before it said {said!r}")
 
 
 @pytest.fixture(scope="module")
