@@ -44,3 +44,23 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target)):
             lost.append(link)
     assert lost == []
+
+
+FAILURES = REPOSITORY / "docs/reference/failures.md"
+SHOWN_BY = re.compile(r"\[(test_\w+)\]\(\.\./\.\./([\w/]+\.py)\)")
+
+
+def test_every_failure_is_shown_by_tests_that_exist() -> None:
+    rows = [
+        line
+        for line in FAILURES.read_text(encoding="utf-8").splitlines()
+        if line.startswith("| ") and not line.startswith(("| What", "| ---"))
+    ]
+    assert len(rows) > 28
+    for row in rows:
+        named = SHOWN_BY.findall(row)
+        assert named, f"no test: {row}"
+        assert row.count("](") == len(named)
+        for name, file in named:
+            text = (REPOSITORY / file).read_text(encoding="utf-8")
+            assert re.search(rf"^def {name}\(", text, re.MULTILINE), f"{file} has no {name}"

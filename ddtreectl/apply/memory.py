@@ -20,7 +20,7 @@ from ddtreectl.plan.refusals import own_pids
 SLACK_MIB = 512
 """What drivers and contexts of others may take meanwhile."""
 
-MARGIN = 15.0
+MARGIN = 10.0
 """Seconds that a driver may take to give memory back, beyond a service's own time to end."""
 
 

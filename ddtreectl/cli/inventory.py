@@ -54,8 +54,9 @@ def show(ctx: typer.Context, as_json: Json = False) -> int:
     return int(ExitCode.DONE)
 
 
-def schema() -> int:
-    """Print the JSON schema of an inventory file."""
+def schema(as_json: Json = False) -> int:
+    """Print the JSON schema of an inventory file; it is JSON with and without `--json`."""
+    del as_json
     output.document(Inventory.model_json_schema())
     return int(ExitCode.DONE)
 

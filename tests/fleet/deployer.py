@@ -2,14 +2,18 @@
 
 import json
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from tests.fleet import engine_wheel
 from tests.fleet.lab.fleet import Fleet
+from tests.fleet.lab.topology import HostSpec
 from tests.fleet.operator import Operator
 
-REVERT_AFTER = 20
+REVERT_AFTER = 8
 ROOT = Path("var/lib/ddtree")
 SWAP = ROOT / "slots/gpu0/swap.json"
 REVERT = Path("etc/systemd/system/ddtree-revert-gpu0.timer")
@@ -96,3 +100,29 @@ def read_until(said: str, process: "subprocess.Popen[str]") -> "subprocess.Popen
         if said in line:
             return process
     raise AssertionError(f"the deploy ended before it said {said!r}")
+
+
+@contextmanager
+def serving_hosts(
+    folders: pytest.TempPathFactory, count: int, *, revert_after: int
+) -> Iterator[list[Deployer]]:
+    """Hosts `h1` … that serve generation 1, mode tree, each with an operator of its own."""
+    specs = [HostSpec(f"h{number}", gpus=1, disk="16G") for number in range(1, count + 1)]
+    with Fleet.boot(specs) as fleet:
+        operators = [
+            Deployer(fleet, folders.mktemp(spec.name), spec.name, revert_after=revert_after)
+            for spec in specs
+        ]
+        try:
+            first = [o.begin("deploy", o.name, "--mode", "tree") for o in operators]
+            for operator, process in zip(operators, first, strict=True):
+                _, said = process.communicate(timeout=200)
+                assert process.returncode == 0, said
+                operator.host.says(
+                    "mkdir /srv/never-ready && cd /srv/never-ready && "
+                    "echo '{}' >config.json && echo never-ready >faults"
+                )
+            yield operators
+        finally:
+            for operator in operators:
+                operator.close()

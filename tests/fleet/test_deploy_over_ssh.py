@@ -9,9 +9,16 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fleet import engine_wheel
-from tests.fleet.deployer import NEVER_READY, REVERT, REVERT_AFTER, ROOT, SWAP, Deployer, read_until
-from tests.fleet.lab.fleet import Fleet
-from tests.fleet.lab.topology import HostSpec
+from tests.fleet.deployer import (
+    NEVER_READY,
+    REVERT,
+    REVERT_AFTER,
+    ROOT,
+    SWAP,
+    Deployer,
+    read_until,
+    serving_hosts,
+)
 from tests.fleet.lab.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -20,20 +27,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def deployers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Deployer]]:
     """Three hosts that serve, each with an operator of its own."""
-    names = ("h1", "h2", "h3")
-    with Fleet.boot([HostSpec(name, gpus=1, disk="16G") for name in names]) as fleet:
-        operators = [Deployer(fleet, tmp_path_factory.mktemp(name), name) for name in names]
-        first = [o.begin("deploy", o.name, "--mode", "tree") for o in operators]
-        for operator, process in zip(operators, first, strict=True):
-            _, said = process.communicate(timeout=120)
-            assert process.returncode == 0, said
-            operator.host.says(
-                "mkdir /srv/never-ready && cd /srv/never-ready && "
-                "echo '{}' >config.json && echo never-ready >faults"
-            )
+    with serving_hosts(tmp_path_factory, 3, revert_after=REVERT_AFTER) as operators:
         yield operators
-        for operator in operators:
-            operator.close()
 
 
 @pytest.fixture

@@ -20,11 +20,9 @@ from ddtreectl.inventory.service import Mode
 from ddtreectl.plan.step import Phase
 from ddtreectl.plan.swap import plan_swap
 from tests.ctl.test_plan import SERVING, wish
-from tests.fleet.deployer import Deployer
-from tests.fleet.lab.fleet import Fleet
+from tests.fleet.deployer import Deployer, serving_hosts
 from tests.fleet.lab.hold import Hold
 from tests.fleet.lab.shell import LabError
-from tests.fleet.lab.topology import HostSpec
 from tests.fleet.lab.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -115,21 +113,8 @@ Case = tuple[str, str]
 
 @pytest.fixture(scope="module")
 def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Deployer]]:
-    specs = [HostSpec(f"h{number}", gpus=1, disk="16G") for number in range(1, HOSTS + 1)]
-    with Fleet.boot(specs) as fleet:
-        found = [
-            Deployer(
-                fleet, tmp_path_factory.mktemp(spec.name), spec.name, revert_after=REVERT_AFTER
-            )
-            for spec in specs
-        ]
-        first = [o.begin("deploy", o.name, "--mode", "tree") for o in found]
-        for process in first:
-            _, said = process.communicate(timeout=200)
-            assert process.returncode == 0, said
+    with serving_hosts(tmp_path_factory, HOSTS, revert_after=REVERT_AFTER) as found:
         yield found
-        for operator in found:
-            operator.close()
 
 
 @pytest.fixture(scope="module")

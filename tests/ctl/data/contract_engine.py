@@ -32,6 +32,7 @@ def main() -> int:
     for command in (inspect, serve):
         command.add_argument("--model", default="bundled")
         command.add_argument("--drafter", default="bundled")
+    serve.add_argument("--api-key-file", type=Path)
     arguments = parser.parse_args()
     faults = read_faults(arguments.model)
     if "bad-model" in faults:
@@ -46,6 +47,13 @@ def main() -> int:
 def read_faults(model: str) -> set[str]:
     path = Path(model) / "faults"
     return set(path.read_text().split()) if path.exists() else set()
+
+
+def read_key(path: Path | None) -> str | None:
+    """The key that clients need, from the credential of the file's name, as the engine reads it."""
+    if path is None:
+        return None
+    return Path(os.environ["CREDENTIALS_DIRECTORY"], path.name).read_text().strip()
 
 
 def run(arguments: argparse.Namespace, faults: set[str]) -> int:
@@ -63,6 +71,7 @@ def run(arguments: argparse.Namespace, faults: set[str]) -> int:
     started = datetime.now(UTC).isoformat()
     mode = "ar" if "wrong-mode" in faults else arguments.mode
     state = {"ready": False}
+    key = read_key(arguments.api_key_file)
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self, status: int, content: dict[str, object]) -> None:
@@ -72,7 +81,15 @@ def run(arguments: argparse.Namespace, faults: set[str]) -> int:
             self.end_headers()
             self.wfile.write(body)
 
+        def refused(self) -> bool:
+            if key is None or self.headers["Authorization"] == f"Bearer {key}":
+                return False
+            self.answer(401, {"error": {"message": "the API key is missing or wrong"}})
+            return True
+
         def do_GET(self) -> None:
+            if self.path not in {"/health", "/ready", "/metrics"} and self.refused():
+                return
             if self.path == "/health":
                 self.answer(200, {"status": "ok"})
             elif self.path == "/ready":
@@ -100,6 +117,8 @@ def run(arguments: argparse.Namespace, faults: set[str]) -> int:
                 self.answer(404, {"error": {"message": "not found"}})
 
         def do_POST(self) -> None:
+            if self.refused():
+                return
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             used = asked.get("ddtree", {}).get("mode", arguments.mode)
             text = "return a" if "wrong-text" in faults and used != "ar" else "return b"
