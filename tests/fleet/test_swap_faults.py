@@ -169,7 +169,7 @@ def strike(operator: Deployer, action: str, fault: str) -> None:
     try:
         process = operator.begin("deploy", operator.name, "--mode", mode)
         try:
-            hold.reached()
+            hold.reached(ENDS_WITHIN)
         except LabError:
             process.kill()
             _, said = process.communicate()
