@@ -19,8 +19,11 @@ UNKNOWN_ENVIRONMENT = "engine-unknown"
 
 
 def facts_for(session: Session, service: ServiceSpec | None) -> HostFacts:
-    """The facts of the host, and whether it has the model folders of `service`."""
-    return session.gather((service.model, service.drafter) if service else ())
+    """The facts of the host, and whether it has the model folders and API keys of `service`."""
+    if service is None:
+        return session.gather()
+    keys = (service.api_key,) if service.api_key else ()
+    return session.gather((service.model, service.drafter), key_files=keys)
 
 
 def new_generation(

@@ -108,7 +108,7 @@ class Roll:
         targets: in the order in which they are begun; those that are good already are left out.
         rules: how it goes on.
         work: deploys to a host, in a thread of its own; returns what it did.
-        stop: asks the work on a host to end at its next look.
+        stop: asks the work on a host to end at its next look, because of a signal.
         record: told of every change of a target.
     """
 
@@ -118,7 +118,7 @@ class Roll:
         rules: Rules,
         *,
         work: Callable[[str], Outcome],
-        stop: Callable[[str], None],
+        stop: Callable[[str, str], None],
         record: Callable[[Target], None],
     ) -> None:
         self.targets = {target.host: target for target in targets}
@@ -144,7 +144,7 @@ class Roll:
         """Begin nothing more, and let what is in progress go back. Fit for a signal handler."""
         self.halted = f"interrupted by {signal}"
         for target in self._in_progress():
-            self._stop(target.host)
+            self._stop(target.host, signal)
 
     def _in_progress(self) -> list[Target]:
         return [t for t in self.targets.values() if t.result is Result.BEGUN]

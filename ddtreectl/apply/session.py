@@ -77,7 +77,7 @@ class Session:
             return replacement
         return Systemd()
 
-    def scope(self, folders: Iterable[str] = ()) -> Scope:
+    def scope(self, folders: Iterable[str] = (), key_files: Iterable[str] = ()) -> Scope:
         """What the probe asks about."""
         slots = self.entry.slots
         units = [u for s in slots for u in slot_units(s)]
@@ -93,16 +93,22 @@ class Session:
                 base_url(slots[name].address, slots[name].port): path
                 for name, path in self.keys.items()
             },
+            key_files=tuple(key_files),
             cordons=self.cordons,
         )
 
-    def gather(self, folders: Iterable[str] = (), only: Iterable[str] | None = None) -> HostFacts:
+    def gather(
+        self,
+        folders: Iterable[str] = (),
+        only: Iterable[str] | None = None,
+        key_files: Iterable[str] = (),
+    ) -> HostFacts:
         """Probe the host; `only` names the sections that are needed.
 
         Raises:
             UnreachableError: it does not answer.
         """
-        scope = self.scope(folders)
+        scope = self.scope(folders, key_files)
         sections = host_facts.sections(scope)
         if only is not None:
             sections = {name: sections[name] for name in only}

@@ -135,8 +135,8 @@ def _carry_out(
         except DdtreectlError as error:  # what is in progress must not be left alone for that
             output.progress(f"! {error.message}: {error.cause}")
 
-    def stop(host: str) -> None:
-        sessions[host].interrupts.ask_to_stop("SIGINT")
+    def stop(host: str, signal: str) -> None:
+        sessions[host].interrupts.ask_to_stop(signal)
 
     roll = Roll(list(journal.targets.values()), journal.rules, work=work, stop=stop, record=record)
     output.progress(f"roll {journal.name}: {_described(journal)}")

@@ -70,6 +70,7 @@ class Scope:
         show_systemd: command that shows units where systemd runs.
         show_otherwise: command that shows them where it does not, if there is one.
         keys: the file with the API keys of a service, by its base URL.
+        key_files: further such files.
         cordons: those that the operator keeps for the host.
     """
 
@@ -81,6 +82,7 @@ class Scope:
     show_systemd: str
     show_otherwise: str | None
     keys: Mapping[str, str] = field(default_factory=dict)
+    key_files: tuple[str, ...] = ()
     cordons: tuple[Cordon, ...] = ()
 
     @property
@@ -198,7 +200,7 @@ def sections(scope: Scope) -> dict[str, Section]:
             min(HTTP_TIMEOUT * len(requests), 20.0) + 5.0,
             in_python=True,
         ),
-        "keys": Section(paths.keys_command(sorted(set(scope.keys.values())))),
+        "keys": Section(paths.keys_command(sorted({*scope.keys.values(), *scope.key_files}))),
     }
 
 

@@ -43,11 +43,15 @@ class Fleet:
         self.outcomes = outcomes
         self.begun: list[str] = []
         self.at_once = self.most_at_once = 0
-        self.stopped: list[str] = []
+        self.stopped: list[tuple[str, str]] = []
         self.lock = threading.Lock()
         targets = [Target(host, "gpu0") for host in outcomes]
         self.roll = Roll(
-            targets, rules, work=self.work, stop=self.stopped.append, record=lambda target: None
+            targets,
+            rules,
+            work=self.work,
+            stop=lambda host, signal: self.stopped.append((host, signal)),
+            record=lambda target: None,
         )
 
     def work(self, host: str) -> Outcome:
@@ -116,7 +120,7 @@ def test_a_signal_lets_nothing_new_begin() -> None:
     fleet.outcomes["a"] = "interrupted"
     fleet.roll._work = work
     assert fleet.results() == {"a": "interrupted", "b": "waiting"}
-    assert (fleet.stopped, fleet.roll.halted) == (["a"], "interrupted by SIGINT")
+    assert (fleet.stopped, fleet.roll.halted) == ([("a", "SIGINT")], "interrupted by SIGINT")
 
 
 OUTCOMES = st.sampled_from(["ok", "same", *ERRORS])

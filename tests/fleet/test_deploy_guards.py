@@ -145,11 +145,11 @@ def test_a_service_has_a_user_of_its_own_that_can_write_nothing(operator: Deploy
     for path in ("/etc/x", "/var/lib/ddtree/x", "/usr/x", "/root/x"):
         assert host.ssh(f"{entered} touch {path}").returncode != 0
     said = host.says(f"systemctl show -P DeviceAllow {unit}")
-    assert [word for word in said.split() if "nvidia" in word] == [
+    assert {word for word in said.split() if "nvidia" in word} == {
         "/dev/nvidia0",
         "/dev/nvidiactl",
         "/dev/nvidia-uvm",
-    ]
+    }
 
 
 # ---- operators ----
@@ -187,8 +187,7 @@ def test_a_lock_is_shown_waited_for_and_broken(operator: Deployer) -> None:
     _, said = first.communicate(timeout=60)
     assert first.returncode == 5, said
     assert "is no longer this command's" in said
-    settled = operator.run("rollback", "h1", "--lock-wait", "30")
-    assert settled.returncode == 0, settled.stderr
+    until(lambda: not operator.reverting(), "the host returns by itself", 60)
     entries = json.loads(operator.run("audit", "h1", "--json").stdout)["entries"]
     (entry,) = [entry for entry in entries if entry["event"] == "lock-broken"]
     assert entry["reason"] == "ada went home"
@@ -273,8 +272,8 @@ def test_a_roll_that_is_interrupted_leaves_every_host_with_one_service(
             break
     process.terminate()
     out, said = process.communicate(timeout=60)
-    assert process.returncode == 1, said
-    assert out.count("interrupted") >= 1
+    assert process.returncode == 6, said
+    assert out.count("interrupted by SIGTERM; generation 1 serves again") == 2
     assert "halted: interrupted by SIGTERM" in out
     roller.write_hosts([operators[0].host.address])
     for operator in operators:
