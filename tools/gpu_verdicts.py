@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from ddtreectl.gpu import table
-from ddtreectl.gpu.table import Row
+from ddtreectl.gpu.row import HOUR, Row
+from ddtreectl.gpu.xids import CATALOG_AT
 
 INTRO = """What `ddtreectl status`, `doctor` and `watch` say of GPUs, and what follows from it.
 
@@ -29,7 +30,7 @@ def page(note: str) -> Iterator[str]:
     """The parts of the page; `note` says where it comes from."""
     yield "# Verdicts on GPUs"
     yield note
-    yield INTRO.format(catalog=table.CATALOG_AT, memory=table.MEMORY_AT)
+    yield INTRO.format(catalog=CATALOG_AT, memory=table.MEMORY_AT)
     yield "## Xid errors of the kernel log"
     yield (
         "An Xid that is not here is `degraded`. A GPU that falls off the bus without a number "
@@ -63,7 +64,7 @@ def _line(key: str, row: Row) -> str:
 def _verdicts(row: Row) -> Iterable[str]:
     yield f"`{row.verdict}`"
     if row.repeats:
-        hours = f"{row.repeats.within / table.HOUR:g} h"
+        hours = f"{row.repeats.within / HOUR:g} h"
         yield f"`{row.repeats.verdict}` when there are more than {row.repeats.more_than} in {hours}"
     if row.fatal:
         yield f"`{row.fatal}` when the message says Fatal"

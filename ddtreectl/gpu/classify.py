@@ -7,8 +7,9 @@ from ddtreectl.facts.gpu import Gpu, Gpus
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.facts.kernel_log import RECOVERY_CHANGED, GpuError
 from ddtreectl.gpu import table
-from ddtreectl.gpu.table import HOUR, Row
+from ddtreectl.gpu.row import DRAIN, HOUR, Row
 from ddtreectl.gpu.verdict import Finding, GpuHealth, HostHealth, Verdict
+from ddtreectl.gpu.xids import CATALOG
 from ddtreectl.inventory.model import HostEntry
 
 
@@ -104,7 +105,7 @@ class _Judge:
 
     def _error(self, error: GpuError, since: float, name: str, place: str, group: bool) -> Finding:
         sign = f"xid-{error.xid}"
-        row = table.XIDS.get(error.xid, table.UNKNOWN_XID)
+        row = table.XIDS.get(error.xid, table.UNKNOWN)
         if error.xid == RECOVERY_CHANGED:
             action = recovery_action(error.recovery or "")
             if action is None:
@@ -163,7 +164,7 @@ class _Judge:
             verdict = row.group
         hint = row.hint
         if verdict is not row.verdict and verdict is Verdict.DRAIN_GPU:
-            hint = table.DRAIN
+            hint = DRAIN
         said = f"Xid {sign.removeprefix('xid-')}: " if sign.startswith("xid-") else ""
         reason = f"{said}{row.meaning}" + (f" ({detail})" if detail else "")
         filled = hint.format(host=self.host, gpu=name or "the GPU", place=place)
@@ -192,7 +193,7 @@ def _signs(gpu: Gpu) -> Iterator[tuple[str, Row, str]]:
 def recovery_action(words: str) -> str | None:
     """The row for what a driver calls a recovery action; None where it wants nothing.
 
-    nvidia-smi says `Reset`, the kernel log `GPU Reset Required`.
+    nvidia-smi says `Reset`, the kernel log `GPU Reset Required` or `PF FLR`, and `OS Reboot`.
     """
     lower = " ".join(words.lower().replace("_", " ").replace("&", "and").split())
     if lower in {"", "none", "n/a", "no action", "not supported"}:
@@ -207,7 +208,7 @@ def recovery_action(words: str) -> str | None:
         return "bus-reset"
     if "reboot" in lower:
         return "reboot"
-    return "reset" if "reset" in lower else "other"
+    return "reset" if "reset" in lower or "flr" in lower.split() else "other"  # function level
 
 
 def _driver_signs(facts: HostFacts, wanted: int) -> Iterator[tuple[str, str]]:
@@ -243,7 +244,7 @@ def _failure(gpus: Gpus) -> str:
 
 
 def _nothing_more(sign: str, reason: str) -> Finding:
-    return Finding(sign, Verdict.OK, reason, "", table.CATALOG)
+    return Finding(sign, Verdict.OK, reason, "", CATALOG)
 
 
 def _capped(found: Finding) -> Finding:

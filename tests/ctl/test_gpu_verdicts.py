@@ -95,7 +95,7 @@ def test_each_row_of_the_table_has_a_case() -> None:
 
 def test_each_row_says_who_says_so_and_what_to_do() -> None:
     rows = [*table.XIDS.values(), *table.FAULTS.values(), *table.DRIVER.values()]
-    for row in [*rows, *table.RECOVERY_ACTIONS.values(), table.UNKNOWN_XID]:
+    for row in [*rows, *table.RECOVERY_ACTIONS.values(), table.UNKNOWN]:
         assert row.source
         assert row.meaning
         assert row.hint or row.verdict in {Verdict.OK, Verdict.DEGRADED}
@@ -110,6 +110,8 @@ def test_each_row_says_who_says_so_and_what_to_do() -> None:
         ("GPU Reset Required", "reset"),
         ("Node Reboot Required", "reboot"),
         ("System Reboot", "reboot"),
+        ("OS Reboot", "reboot"),
+        ("PF FLR", "reset"),
         ("Drain P2P", "drain-p2p"),
         ("Drain and Reset", "drain-and-reset"),
         ("DRAIN_AND_RESET", "drain-and-reset"),
