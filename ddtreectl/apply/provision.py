@@ -24,6 +24,9 @@ CPU_BYTES, GPU_BYTES = 3 << 30, 12 << 30
 
 INODES = 50_000
 
+TOOL_BYTES = 64 << 20
+"""Room for uv and for records."""
+
 
 @dataclass(frozen=True)
 class ProvisionStep:
@@ -165,7 +168,7 @@ class Provisioning:
 
             _, sent = builder.missing()
             size, inodes = request.wheelhouse.needs(tags_of(facts.python))
-            size += sent
+            size += sent + TOOL_BYTES
         found = []
         if disk.free_bytes < size:
             found.append(

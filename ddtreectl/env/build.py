@@ -56,7 +56,7 @@ def create(python: str, folder: str, source: Offline | None = None) -> list[str]
         make = f'exec "$@" venv --python {quote(python)} {where}'
     script = f"set -e; rm -rf {where}; {make}"
     words = source.command if source else []
-    return [*_locked(folder), "sh", "-c", script, "ddtreectl-create", *words]
+    return _locked(folder, ["sh", "-c", script, "ddtreectl-create", *words])
 
 
 def install(
@@ -87,7 +87,7 @@ def install(
         words += ["--constraint", constraints]
     if requirements is not None:
         words += ["--no-deps", "--requirement", requirements]
-    return [*_locked(folder), *words, *packages]
+    return _locked(folder, [*words, *packages])
 
 
 def marker(name: str, abi: str, fingerprint: dict[str, object], **more: object) -> bytes:
@@ -96,5 +96,7 @@ def marker(name: str, abi: str, fingerprint: dict[str, object], **more: object) 
     return json.dumps(content, sort_keys=True).encode()
 
 
-def _locked(folder: str) -> list[str]:
-    return ["flock", "-w", str(LOCK_WAIT), "-E", "75", f"{folder}.lock"]
+def _locked(folder: str, argv: Sequence[str]) -> list[str]:
+    """`argv` under the lock of an environment; services of any user can read what it makes."""
+    lock = ["flock", "-w", str(LOCK_WAIT), "-E", "75", f"{folder}.lock"]
+    return [*lock, "sh", "-c", 'umask 022; exec "$@"', "ddtreectl-build", *argv]

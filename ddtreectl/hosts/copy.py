@@ -113,7 +113,8 @@ class Copy:
             StepError: a file cannot be read or written.
             UnreachableError: a connection was lost; the next try goes on from there.
         """
-        made = self.target.run(["mkdir", "-p", "--", self.folder], deadline=60.0)
+        script = 'umask 022; exec mkdir -p -- "$1"'
+        made = self.target.run(["sh", "-c", script, "ddtreectl-mkdir", self.folder], deadline=60.0)
         check(made, f"`{self.folder}` cannot be made on `{self.target.name}`")
         self._remove(
             [

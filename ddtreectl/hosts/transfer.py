@@ -117,7 +117,8 @@ class Store:
         held = self.held()
         absent = list({f.sha256: f for f in files if f.sha256 not in held}.values())
         total, done = sum(file.size for file in absent), 0
-        made = self.host.run(["mkdir", "-p", "--", self.folder], deadline=60.0)
+        script = 'umask 022; exec mkdir -p -- "$1"'
+        made = self.host.run(["sh", "-c", script, "ddtreectl-mkdir", self.folder], deadline=60.0)
         check(made, f"`{self.folder}` cannot be made on `{self.host.name}`")
         for file in absent:
             offset = held.get(f"{file.sha256}.part", 0)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtreectl.facts.host import HostFacts
-from ddtreectl.facts.records import STATUSES, Records, Status, Swap
+from ddtreectl.facts.records import STATUSES, Provisioned, Records, Status, Swap
 from ddtreectl.plan.prune import Superfluous, superfluous
 from tests.ctl.test_plan import PLACE, SERVING, TREE, generation, unit_text
 
@@ -34,6 +34,13 @@ def test_what_serves_and_what_is_good_stays() -> None:
     assert found.kept["gpu1"] == {1: "serves", 3: "the last good one", 5: "the newest"}
     assert found.environments == ("e2", "e4", "old")
     assert found.units == ()
+
+
+def test_what_was_provisioned_for_the_next_deploy_stays() -> None:
+    facts = with_generations("good", "failed", "good")
+    record = Provisioned("engine", "old", "2.13.0", "cpu")
+    facts = replace(facts, records=replace(facts.records, provisioned={"engine": record}))
+    assert pruned(facts).environments == ("e2",)
 
 
 def test_more_good_ones_are_kept_where_that_is_asked_for() -> None:

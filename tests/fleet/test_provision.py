@@ -181,6 +181,20 @@ def test_a_doctor_without_sudo(operator: Provisioner) -> None:
     assert "deploy2 ALL=(root) NOPASSWD: ALL" in done.stdout
 
 
+def test_a_disk_that_is_too_small_is_told_before_anything_is_sent(
+    operator: Provisioner, stand_ins: Path
+) -> None:
+    host = operator.fleet.hosts["ct200"]
+    host.says("rm -rf /var/lib/ddtree/environments /var/lib/ddtree/provisioned.json")
+    for fill, says in ((host.fill, "MiB are needed"), (host.fill_inodes, "inodes free, and")):
+        fill(100)
+        done = operator.run("provision", "ct200", "--wheelhouse", str(stand_ins), "--dry-run")
+        host.heal()
+        assert done.returncode == 1
+        assert says in done.stdout
+    assert host.says("ls -d /var/lib/ddtree/environments 2>/dev/null || true") == ""
+
+
 def test_an_environment_is_taken_over_from_another_host(
     operator: Provisioner, stand_ins: Path
 ) -> None:
