@@ -54,6 +54,7 @@ def checks(name: str, entry: HostEntry, facts: HostFacts) -> list[Check]:
         *_disk(entry, facts),
         *_driver(entry, facts),
         *_gpus(name, entry, facts),
+        *_cordons(name, facts),
         *_units(entry, facts),
         *_work_in_progress(name, facts),
     ]
@@ -185,6 +186,18 @@ def _gpus(name: str, entry: HostEntry, facts: HostFacts) -> Iterator[Check]:
         elif gpu.fault is None:
             capability = ".".join(map(str, gpu.compute_capability or ())) or "unknown"
             yield Check("gpu", "ok", f"{gpu}, {gpu.name}, compute capability {capability}")
+
+
+def _cordons(name: str, facts: HostFacts) -> Iterator[Check]:
+    for cordon in facts.records.cordons:
+        target = name if cordon.gpu is None else f"{name}:{cordon.gpu}"
+        yield Check(
+            "cordon",
+            "warning",
+            str(cordon),
+            cause="a deploy or rollback there is refused",
+            hint=f"`ddtreectl uncordon {target}` ends that",
+        )
 
 
 def _units(entry: HostEntry, facts: HostFacts) -> Iterator[Check]:

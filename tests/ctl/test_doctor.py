@@ -1,10 +1,14 @@
 """The checks of `doctor` that are made on facts: all is well, and each thing that can be wrong."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ddtreectl.cli.main import run
+from ddtreectl.facts.cordons import Cordon
 from ddtreectl.facts.disk import Disk
 from ddtreectl.facts.driver import Driver
 from ddtreectl.facts.gpu import Gpus
@@ -80,6 +84,10 @@ def test_all_is_well() -> None:
             *("lock", "warning", "locked by"),
         ),
         (
+            {"records": replace(WELL.records, cordons=(Cordon(1, None, "smoke", "ada@ops", "t"),))},
+            *("cordon", "warning", "GPU 1 is cordoned: smoke"),
+        ),
+        (
             {"records": replace(WELL.records, swaps=(Swap("gpu1", 3, 2, "ada@ops", "t"),))},
             *("swap", "warning", "to generation 3 by ada@ops"),
         ),
@@ -88,3 +96,29 @@ def test_all_is_well() -> None:
 def test_what_is_wrong_is_told(change: dict[str, Any], area: str, state: str, says: str) -> None:
     wrong = [c for c in found(replace(WELL, **change)) if (c.area, c.state) == (area, state)]
     assert any(says in check.what for check in wrong), wrong
+
+
+def test_doctor_of_all_hosts_tells_of_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mixed = tmp_path / "mixed.yaml"
+    here = f"root: {tmp_path}/root, unit_dir: {tmp_path}/u/etc/systemd/system"
+    slots = "slots: {cpu7: {device: cpu, port: 39999}}"
+    mixed.write_text(
+        f"hosts:\n  here: {{connection: local, {here}, {slots}}}\n"
+        f"  there: {{address: 127.0.0.1, ssh: {{config: /dev/null, port: 1}}, {slots}}}\n"
+    )
+    assert run(["--inventory", str(mixed), "doctor", "--all", "--json"]) == 3
+    first, second = json.loads(capsys.readouterr().out)["hosts"]
+    assert (first["host"], second["host"]) == ("here", "there")
+    assert first["checks"]
+    assert "does not answer" in second["error"]
+    assert run(["--inventory", str(mixed), "doctor", "--all"]) == 3
+    said = capsys.readouterr()
+    assert "here: " in said.out
+    assert "does not answer" in said.err
+
+
+def test_doctor_of_a_host_and_of_all_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "local", "--all"]) == 2
+    assert "`--all` and a host are one too many" in capsys.readouterr().err
