@@ -9,13 +9,15 @@ from ddtreectl.gpu.classify import classify
 from ddtreectl.gpu.verdict import Verdict
 from ddtreectl.inventory.layout import Layout
 from ddtreectl.inventory.model import HostEntry
+from ddtreectl.inventory.select import Place
 from ddtreectl.plan.refusals import (
     ENVIRONMENT_BYTES,
     ENVIRONMENT_INODES,
     MIN_INODES,
     RECORD_BYTES,
 )
-from ddtreectl.plan.wish import installed_generation
+from ddtreectl.plan.status import drift_of
+from ddtreectl.plan.wish import installed_generation, serving
 
 State = Literal["ok", "warning", "failed"]
 GIB = 1 << 30
@@ -55,7 +57,7 @@ def checks(name: str, entry: HostEntry, facts: HostFacts) -> list[Check]:
         *_driver(entry, facts),
         *_gpus(name, entry, facts),
         *_cordons(name, facts),
-        *_units(entry, facts),
+        *_units(name, entry, facts),
         *_work_in_progress(name, facts),
     ]
 
@@ -200,15 +202,31 @@ def _cordons(name: str, facts: HostFacts) -> Iterator[Check]:
         )
 
 
-def _units(entry: HostEntry, facts: HostFacts) -> Iterator[Check]:
+def _units(host: str, entry: HostEntry, facts: HostFacts) -> Iterator[Check]:
     layout = Layout.of(entry)
+    drifted = dict(_drifted(host, entry, facts))
     for name, text in sorted(facts.unit_files.items()):
-        unit = facts.unit(name)
-        path = layout.unit(name)
-        found = list(_unit(name, path, text, facts))
+        found = list(_unit(name, layout.unit(name), text, facts))
         yield from found
-        if not found:
-            yield Check("unit", "ok", f"{name}: {unit}")
+        if not found and name in drifted:
+            yield Check(
+                "unit",
+                "failed",
+                f"{name}: {drifted[name]}",
+                hint="`ddtreectl deploy` with `--force` installs it anew",
+            )
+        elif not found:
+            yield Check("unit", "ok", f"{name}: {facts.unit(name)}")
+
+
+def _drifted(host: str, entry: HostEntry, facts: HostFacts) -> Iterator[tuple[str, str]]:
+    """Units that differ from the generation that serves, with how."""
+    for slot_name, slot in entry.slots.items():
+        generation = serving(Place(host, entry, slot_name, slot), facts)
+        if generation is not None:
+            text = drift_of(generation, facts, facts.unit(generation.unit))
+            if text:
+                yield generation.unit, text
 
 
 def _unit(name: str, path: str, text: str, facts: HostFacts) -> Iterator[Check]:

@@ -164,7 +164,7 @@ def _service(place: Place, facts: HostFacts, now: float) -> ServiceStatus | None
     seen = told.read(answers if unit.running else {}, backend or "", mode)
     health, problem = _health(place, facts, unit, answers)
     process = facts.processes.get(unit.main_pid or 0)
-    drift = _drift(generation, facts, unit)
+    drift = drift_of(generation, facts, unit)
     return ServiceStatus(
         host=place.host_name,
         slot=place.slot_name,
@@ -226,7 +226,8 @@ def _health(
     return "unhealthy", str(ready if alive.ok else alive)
 
 
-def _drift(generation: Generation, facts: HostFacts, unit: Unit) -> str:
+def drift_of(generation: Generation, facts: HostFacts, unit: Unit) -> str:
+    """How a host differs from a generation, in words; empty where it does not."""
     text = facts.unit_files.get(generation.unit)
     if text is None:
         return "the unit file is gone"

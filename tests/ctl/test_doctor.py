@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,13 @@ WELL = replace(
     SERVING,
     driver=Driver("580.95.05", "580.95.05", 2),
     units={TREE: replace(SERVING.units[TREE], needs_reload=False)},
+    records=replace(
+        SERVING.records,
+        generations=tuple(
+            replace(entry, unit_sha256=sha256(SERVING.unit_files[TREE].encode()).hexdigest())
+            for entry in SERVING.records.generations
+        ),
+    ),
 )
 UNIT = WELL.units[TREE]
 ENVIRONMENTS = "/var/lib/ddtree/environments"
@@ -77,6 +85,14 @@ def test_all_is_well() -> None:
         (
             {"units": {TREE: Unit(TREE, "loaded", "failed", "failed", result="oom-kill")}},
             *("unit", "failed", "result oom-kill"),
+        ),
+        (
+            {"unit_files": {TREE: SERVING.unit_files[TREE] + "# more\n"}},
+            *("unit", "failed", "differs from the one of generation 1"),
+        ),
+        (
+            {"records": replace(WELL.records, cordons=(Cordon(1, None, "ECC", "ada@ops", "t"),))},
+            *("cordon", "warning", "ECC"),
         ),
         ({"unit_files": {TREE: "[Service]\n"}}, "unit", "failed", "not written by ddtreectl"),
         (
