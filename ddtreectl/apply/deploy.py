@@ -9,13 +9,14 @@ from ddtreectl.apply.locked import locked
 from ddtreectl.apply.session import Session
 from ddtreectl.apply.way_back import WayBack, candidate_of
 from ddtreectl.env.request import Request
-from ddtreectl.errors import LockedError, RefusedError, UnreachableError
+from ddtreectl.errors import DdtreectlError, LockedError, RefusedError, UnreachableError
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.inventory.select import Place
 from ddtreectl.inventory.service import ServiceSpec
+from ddtreectl.plan.routed import routed
 from ddtreectl.plan.step import Plan
 from ddtreectl.plan.swap import plan_stop, plan_swap
-from ddtreectl.plan.wish import serving
+from ddtreectl.plan.wish import serves, serving
 
 LOOK = "look at the host"
 
@@ -60,12 +61,12 @@ class Deployment:
         """What `deploy` would do now. Changes nothing."""
         facts = facts_for(self._session, service)
         wish, _ = new_generation(self._place, service, facts, force=force, new_gpu=new_gpu)
-        return self._with_swap_note(plan_swap(wish, facts), facts)
+        return self._with_swap_note(self._routed(plan_swap(wish, facts)), facts)
 
     def plan_rollback(self, to: int | None) -> Plan:
         """What `rollback` would do now. Changes nothing."""
         wish, facts = earlier_generation(self._session, self._place, to)
-        return self._with_swap_note(plan_swap(wish, facts), facts)
+        return self._with_swap_note(self._routed(plan_swap(wish, facts)), facts)
 
     def deploy(
         self, service: ServiceSpec, *, force: bool = False, new_gpu: bool = False
@@ -78,13 +79,14 @@ class Deployment:
             DdtreectlError: it failed otherwise.
         """
         with locked(self._session, self._lock):
-            recovered = self._way_back.recover()
+            recovered = self._recover()
             with self._session.report.step(LOOK):
                 facts = facts_for(self._session, service)
                 wish, request = new_generation(
                     self._place, service, facts, force=force, new_gpu=new_gpu
                 )
-            return self._apply("deploy", plan_swap(wish, facts), facts, recovered, request)
+            plan = self._routed(plan_swap(wish, facts))
+            return self._apply("deploy", plan, facts, recovered, request)
 
     def rollback(self, to: int | None) -> Outcome:
         """Bring a good generation back: `to`, or the one that was good before the one that serves.
@@ -92,7 +94,7 @@ class Deployment:
         After an interrupted swap, setting that right is the rollback.
         """
         with locked(self._session, self._lock):
-            recovered = self._way_back.recover()
+            recovered = self._recover()
             if recovered is not None and to is None:
                 facts = self._session.slots()
                 now = serving(self._place, facts)
@@ -102,7 +104,8 @@ class Deployment:
                 return Outcome(done, applied=True, recovered=recovered)
             with self._session.report.step(LOOK):
                 wish, facts = earlier_generation(self._session, self._place, to)
-            return self._apply("rollback", plan_swap(wish, facts), facts, recovered)
+            plan = self._routed(plan_swap(wish, facts))
+            return self._apply("rollback", plan, facts, recovered)
 
     def stop(self) -> Outcome:
         """Stop whatever runs in the slot, and what an interrupted swap was about to start."""
@@ -110,7 +113,35 @@ class Deployment:
             self._way_back.settle()
             with self._session.report.step(LOOK):
                 facts = self._session.slots()
-            return self._apply("stop", plan_stop(self._place, facts), facts, None)
+            plan = self._routed(plan_stop(self._place, facts))
+            return self._apply("stop", plan, facts, None)
+
+    def _recover(self) -> int | None:
+        recovered = self._way_back.recover()
+        if recovered is not None:
+            self._put_back()
+        return recovered
+
+    def _routed(self, plan: Plan) -> Plan:
+        """The plan with what the router of the fleet makes necessary."""
+        router = self._session.router
+        worker = router.worker(self._place) if router else None
+        if router is None or worker is None:
+            return plan
+        return routed(plan, worker, router.facts(), router.settings)
+
+    def _put_back(self) -> None:
+        """Have the router send requests to what serves in the slot, after a way back."""
+        router, session = self._session.router, self._session
+        worker = router.worker(self._place) if router else None
+        if router is None or worker is None:
+            return
+        try:
+            if serves(self._place, session.slots()):
+                with session.report.step(f"put {worker.name} back into the router"):
+                    router.put_in(session, worker)
+        except DdtreectlError as error:  # what is told of the way back is worse
+            session.report.say(f"  ! {error.message} {error.cause}".rstrip())
 
     def _with_swap_note(self, plan: Plan, facts: HostFacts) -> Plan:
         swap = facts.records.swap_of(self._place.slot_name)
@@ -152,6 +183,8 @@ class Deployment:
         except BaseException as error:
             with session.interrupts.shield():
                 failure = self._way_back.conclude(execution, error)
+                if execution.taken_out and not isinstance(failure, LockedError | UnreachableError):
+                    self._put_back()
                 if not isinstance(failure, LockedError | UnreachableError):
                     session.audit(f"{name}-failed", slot=plan.slot, reason=failure.message)
             raise failure from error

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from ddtreectl import bundle
+from ddtreectl.apply import offline
 from ddtreectl.apply.session import Session
 from ddtreectl.env import build, inspection, verify
 from ddtreectl.env.backends import BACKENDS
@@ -148,36 +149,15 @@ class EnvironmentBuilder:
     # ---- what the steps do ----
 
     def _have_uv(self) -> None:
-        from ddtreectl.env import uv
-
-        own = self._layout.tool("uv", uv.version())
-        asked = self._host.run(uv.find(own), deadline=COMMAND_DEADLINE)
-        path = uv.found(asked.stdout)
-        if path is None:
-            python = self._facts.python
-            assert python is not None  # noqa: S101 - without it there is no request
-            with uv.brought(python, self._request.wheelhouse) as file:
-                self._store.send([file], self._progress)
-                link = 'mkdir -p -- "${2%/*}" && ln -f -- "$1" "$2" && chmod 755 -- "$2"'
-                script = ["sh", "-c", link, "ddtreectl-tool", self._store.path(file), own]
-                check(self._host.run(script, deadline=COMMAND_DEADLINE), "uv cannot be put there")
-            path = own
-        self._uv = path
+        python = self._facts.python
+        assert python is not None  # noqa: S101 - without it there is no request
+        wheelhouse = self._request.wheelhouse
+        self._uv = offline.have_uv(self._session, python, wheelhouse, self._progress)
 
     def _bring_wheels(self) -> None:
         wheelhouse = self._request.wheelhouse
         assert wheelhouse is not None  # noqa: S101 - the step is there only with one
-        self._store.send(wheelhouse.files, self._progress)
-        names = "".join(f"{wheel.file.sha256} {wheel.name}\n" for wheel in wheelhouse.wheels)
-        folder = self._layout.wheelhouse(wheelhouse.identity)
-        script = (
-            'set -e; rm -rf -- "$2.part"; mkdir -p -- "$2.part"; '
-            'while read -r sum name; do ln -- "$1/$sum" "$2.part/$name"; done; '
-            'rm -rf -- "$2"; mv -T -- "$2.part" "$2"'
-        )
-        words = ["sh", "-c", script, "ddtreectl-wheelhouse", self._layout.wheels, folder]
-        done = self._host.run(words, stdin=names, deadline=COMMAND_DEADLINE)
-        check(done, f"the wheelhouse cannot be laid out on `{self._host.name}`")
+        offline.bring_wheels(self._session, wheelhouse, self._progress)
 
     def _source(self) -> Offline | None:
         held = self._request.held

@@ -7,12 +7,14 @@ from ddtreectl.apply import deadman, exchange, generations, memory, prepare
 from ddtreectl.apply.exchange import COMMAND_DEADLINE
 from ddtreectl.apply.health import Check, run_of
 from ddtreectl.apply.lock import HostLock
+from ddtreectl.apply.router import Router
 from ddtreectl.apply.session import Session
 from ddtreectl.env.request import Request
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.hosts.protocol import check
 from ddtreectl.inventory.layout import slot_units
 from ddtreectl.inventory.select import Place
+from ddtreectl.inventory.workers import Worker
 from ddtreectl.plan.step import Action, Candidate, Phase, Step
 
 
@@ -32,6 +34,7 @@ class Execution:
         staged: whether this execution has written a new generation.
         health: the check of the candidate, once it was started.
         mark: where the journal of the candidate's unit ended before the start.
+        taken_out: whether the router was told to send the slot no requests.
     """
 
     session: Session
@@ -45,6 +48,7 @@ class Execution:
     staged: bool = False
     health: Check | None = None
     mark: str = "0"
+    taken_out: bool = False
     _held: dict[str, memory.Held] = field(default_factory=dict)
     _acts: dict[Action, Callable[[Step], None]] = field(init=False)
 
@@ -59,6 +63,8 @@ class Execution:
             Action.CHECK_MODEL: lambda _: prepare.check_model(self.session, self._wanted),
             Action.BEGIN_SWAP: lambda _: self._begin_swap(),
             Action.ARM_REVERT: lambda _: self._arm_revert(),
+            Action.TAKE_OUT: lambda _: self._take_out(),
+            Action.AWAIT_IDLE: lambda _: self._await_idle(),
             Action.STOP: self._stop,
             Action.AWAIT_RELEASE: lambda _: self._await_release(),
             Action.INSTALL_UNIT: lambda _: exchange.install_unit(self.session, self._wanted),
@@ -68,6 +74,7 @@ class Execution:
             Action.HEALTH_MODEL: lambda _: self._check.model(),
             Action.DISARM_REVERT: lambda _: self._disarm_revert(),
             Action.MARK_GOOD: lambda _: self._mark_good(),
+            Action.PUT_IN: lambda _: self.put_in(),
             Action.MARK_STOPPED: lambda _: self._mark_stopped(),
         }
 
@@ -114,6 +121,29 @@ class Execution:
     def _disarm_revert(self) -> None:
         self.session.host.reconnect()
         deadman.disarm(self.session, self.place)
+
+    def _take_out(self) -> None:
+        router, worker = self._routed
+        self.taken_out = True
+        router.take_out(self.session, worker)
+
+    def _await_idle(self) -> None:
+        router, worker = self._routed
+        router.await_idle(self.session, self.place, worker)
+
+    def put_in(self) -> None:
+        """Have the router send requests to the slot; Ctrl-C has to wait for it."""
+        router, worker = self._routed
+        with self.session.interrupts.shield():
+            router.put_in(self.session, worker)
+
+    @property
+    def _routed(self) -> tuple[Router, Worker]:
+        router = self.session.router
+        worker = router.worker(self.place) if router else None
+        assert router is not None  # noqa: S101 - only plans of such slots have these steps
+        assert worker is not None  # noqa: S101
+        return router, worker
 
     def _stop(self, step: Step) -> None:
         self._held = memory.measure(self.session, self.place)

@@ -24,6 +24,15 @@ Change = Literal["show", "add", "remove", "move", "unmove"]
 _PROGRAM = r"""
 import fcntl, json, os, sys
 folder, change, words = sys.argv[1], sys.argv[2], sys.argv[3:]
+def read():
+    try:
+        with open(os.path.join(folder, "slots.json")) as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return {"workers": {}, "moved": {}}
+if change == "show":
+    print(json.dumps(read()))
+    sys.exit()
 os.makedirs(folder, 0o755, exist_ok=True)
 os.chmod(folder, 0o755)
 def write(name, content):
@@ -36,12 +45,8 @@ def write(name, content):
     os.replace(path + ".new", path)
 with open(os.path.join(folder, "lock"), "w") as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)
-    try:
-        with open(os.path.join(folder, "slots.json")) as file:
-            kept = json.load(file)
-    except FileNotFoundError:
-        kept = {}
-    slots, moved = kept.setdefault("workers", {}), kept.setdefault("moved", {})
+    kept = read()
+    slots, moved = kept["workers"], kept["moved"]
     if change == "add" and words[0] not in moved:
         slots[words[0]] = words[1]
     elif change == "remove":
@@ -54,13 +59,12 @@ with open(os.path.join(folder, "lock"), "w") as lock:
         moved[words[0]] = words[1]
     elif change == "unmove":
         moved.pop(words[0], None)
-    if change != "show":
-        write("slots.json", kept)
-        entries = []
-        for slot, url in slots.items():
-            others = ",".join(sorted(name for name, by in moved.items() if by == slot))
-            entries.append({"id": slot + (" for " + others if others else ""), "url": url})
-        write("workers.json", {"version": 1, "workers": entries})
+    write("slots.json", kept)
+    entries = []
+    for slot, url in slots.items():
+        others = ",".join(sorted(name for name, by in moved.items() if by == slot))
+        entries.append({"id": slot + (" for " + others if others else ""), "url": url})
+    write("workers.json", {"version": 1, "workers": entries})
 print(json.dumps(kept))
 """
 

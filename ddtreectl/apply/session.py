@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from ddtreectl.apply.interrupts import Interrupts
 from ddtreectl.apply.operator import Operator, now
@@ -22,6 +23,9 @@ from ddtreectl.inventory.model import HostEntry
 from ddtreectl.inventory.service import BUNDLED
 from ddtreectl.units.supervisor import Replacement, Supervisor, Systemd
 
+if TYPE_CHECKING:
+    from ddtreectl.apply.router import Router
+
 ASK_AGAIN = 3
 
 
@@ -37,6 +41,7 @@ class Session:
         interrupts: Ctrl-C.
         keys: the file on the host with the API keys of a slot's service, by slot.
         cordons: those that the operator keeps for the host, because it could not be reached.
+        router: the router of the fleet, where there is one.
     """
 
     host: Host
@@ -46,6 +51,7 @@ class Session:
     interrupts: Interrupts
     keys: Mapping[str, str] = field(default_factory=dict)
     cordons: tuple[Cordon, ...] = ()
+    router: "Router | None" = None
     _systemd: bool | None = None
 
     @property

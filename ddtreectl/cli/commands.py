@@ -44,6 +44,7 @@ COMMANDS = {
     "prune": Entry("prune:prune", "Remove old generations and environments of a host."),
     "demo": Entry("demo:demo", "Deploy the bundled model and compare its modes."),
     "doctor": Entry("doctor:doctor", "Check everything on a host that services need."),
+    "router": Entry("router:group", "Deploy, watch and stop what clients of a fleet speak to."),
     "provision": Entry("provision:provision", "Build an environment on a host, and verify it."),
     "render": Entry("render:render", "Print the unit of a service; asks no host."),
     "inventory": Entry("inventory:group", "Look at the inventory."),

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from ddtreectl import bundle
 from ddtreectl.errors import UsageError
 
 if TYPE_CHECKING:
+    from ddtreectl.apply.router import Router
     from ddtreectl.apply.session import Session
     from ddtreectl.inventory.model import Inventory
 
@@ -73,9 +75,21 @@ class Context:
         )
 
     def session(
-        self, inventory: "Inventory", name: str, say: Callable[[str], None] | None = None
+        self,
+        inventory: "Inventory",
+        name: str,
+        say: Callable[[str], None] | None = None,
+        *,
+        behind: bool = True,
     ) -> "Session":
-        """A session with a host; `say` shows its progress, by default on stderr."""
+        """A session with a host.
+
+        Args:
+            inventory: the inventory.
+            name: the host.
+            say: shows its progress, by default on stderr.
+            behind: whether its services are behind the router of the fleet, if there is one.
+        """
         from ddtreectl.apply.interrupts import Interrupts
         from ddtreectl.apply.kept_cordons import KeptCordons
         from ddtreectl.apply.operator import current
@@ -99,7 +113,21 @@ class Context:
                 if (settings := inventory.settings(slot)).api_key
             },
             cordons=KeptCordons(self.path()).of(name),
+            router=self.router(inventory, say) if behind else None,
         )
+
+    def router(
+        self, inventory: "Inventory", say: Callable[[str], None] | None = None
+    ) -> "Router | None":
+        """The router of the fleet, or None where the inventory has none."""
+        from ddtreectl.apply.router import Router
+        from ddtreectl.inventory.workers import workers
+
+        settings = inventory.router
+        if settings is None:
+            return None
+        opened = partial(self.session, inventory, settings.host, say, behind=False)
+        return Router(settings, workers(inventory), opened)
 
 
 def context(ctx: typer.Context) -> Context:

@@ -25,6 +25,8 @@ class RouterSettings(Strict):
         version: of `smg`.
         wheelhouse: a folder of its wheels on the operator's machine, for a host without a network;
             without it, the host's own pip configuration says where packages come from.
+        health: what workers are asked for to see whether they are fit; `/ready` says no while a
+            service starts, and as soon as it stops.
         drain_timeout: seconds that the running requests of a worker get, once it is taken out,
             before its service is stopped all the same.
         request_timeout: seconds that a request may take.
@@ -37,5 +39,6 @@ class RouterSettings(Strict):
     policy: Policy = "round_robin"
     version: ExactVersion = "1.13.0"
     wheelhouse: OwnPath | None = None
+    health: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./-]*$")] = "/ready"
     drain_timeout: Annotated[int, Field(ge=0, le=3600)] = 120
     request_timeout: Annotated[int, Field(ge=1, le=86400)] = 1800

@@ -29,6 +29,8 @@ class Action(StrEnum):
     CHECK_MODEL = "check-model"
     BEGIN_SWAP = "begin-swap"
     ARM_REVERT = "arm-revert"
+    TAKE_OUT = "take-out"
+    AWAIT_IDLE = "await-idle"
     STOP = "stop"
     AWAIT_RELEASE = "await-release"
     INSTALL_UNIT = "install-unit"
@@ -38,6 +40,7 @@ class Action(StrEnum):
     HEALTH_MODEL = "health-model"
     DISARM_REVERT = "disarm-revert"
     MARK_GOOD = "mark-good"
+    PUT_IN = "put-in"
     MARK_STOPPED = "mark-stopped"
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ddtreectl.facts.host import HostFacts
+from ddtreectl.facts.http import base_url
 from ddtreectl.facts.records import Generation
 from ddtreectl.inventory.select import Place
 from ddtreectl.plan.step import Candidate
@@ -37,6 +38,15 @@ def serving(place: Place, facts: HostFacts) -> Generation | None:
             if generation.number == number and generation.unit == unit.name:
                 return generation
     return None
+
+
+def serves(place: Place, facts: HostFacts) -> bool:
+    """Whether what runs in a slot is good and says that it is ready for requests."""
+    now = serving(place, facts)
+    if now is None or now.status != "good":
+        return False
+    ready = facts.answers.get(f"{base_url(place.slot.address, place.slot.port)}/ready")
+    return ready is not None and ready.ok
 
 
 def current(place: Place, facts: HostFacts) -> Generation | None:

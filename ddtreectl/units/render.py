@@ -74,7 +74,7 @@ def render(
     what = f"DDTree {service.mode} on {slot}, port {service.port}"
     try:
         text = (
-            _templates()
+            templates()
             .get_template("engine.service.j2")
             .render(
                 version=__version__,
@@ -113,7 +113,8 @@ def _credential(service: ServiceSpec) -> str:
     return f"{escape.setting(name)}:{escape.setting(service.api_key)}"
 
 
-def _templates() -> Environment:
+def templates() -> Environment:
+    """The Jinja environment of the units: a value that is missing is an error."""
     return Environment(
         loader=FileSystemLoader(bundle.templates()),
         undefined=StrictUndefined,

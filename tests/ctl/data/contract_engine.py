@@ -44,6 +44,22 @@ def main() -> int:
     return run(arguments, faults)
 
 
+class Running:
+    """Counts requests that are in progress; a request waits as long as its field `delay` says."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self.count -= 1
+
+
 def read_faults(model: str) -> set[str]:
     path = Path(model) / "faults"
     return set(path.read_text().split()) if path.exists() else set()
@@ -72,10 +88,11 @@ def run(arguments: argparse.Namespace, faults: set[str]) -> int:
     mode = "ar" if "wrong-mode" in faults else arguments.mode
     state = {"ready": False}
     key = read_key(arguments.api_key_file)
+    running = Running()
 
     class Handler(BaseHTTPRequestHandler):
-        def answer(self, status: int, content: dict[str, object]) -> None:
-            body = json.dumps(content).encode()
+        def answer(self, status: int, content: dict[str, object] | str) -> None:
+            body = (content if isinstance(content, str) else json.dumps(content)).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -97,6 +114,10 @@ def run(arguments: argparse.Namespace, faults: set[str]) -> int:
                     self.answer(200, {"status": "ready"})
                 else:
                     self.answer(503, {"status": "starting"})
+            elif self.path == "/v1/models":
+                self.answer(200, {"object": "list", "data": [{"id": "contract"}]})
+            elif self.path == "/metrics":
+                self.answer(200, f"ddtree_running {running.count}\nddtree_queue_length 0\n")
             elif self.path == "/server_info":
                 self.answer(
                     200,
@@ -121,6 +142,8 @@ def run(arguments: argparse.Namespace, faults: set[str]) -> int:
                 return
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             used = asked.get("ddtree", {}).get("mode", arguments.mode)
+            with running:
+                time.sleep(float(asked.get("delay", 0)))
             text = "return a" if "wrong-text" in faults and used != "ar" else "return b"
             self.answer(200, {"choices": [{"text": text}], "ddtree": {"mode": used}})
 

@@ -1,0 +1,185 @@
+"""The router at work: takes workers out, sees them idle, puts them in.
+
+Nothing here fails because of the router: a service must not stay down because what stands in front
+of it does. What could not be done is told, and `ddtreectl router sync` does it later.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ddtreectl.apply import router_list
+from ddtreectl.apply.exchange import pauses
+from ddtreectl.apply.session import Session
+from ddtreectl.errors import DdtreectlError, UnreachableError
+from ddtreectl.facts import metrics
+from ddtreectl.facts.http import Request, base_url
+from ddtreectl.facts.router import RouterFacts, parse_workers
+from ddtreectl.inventory.router import RouterSettings
+from ddtreectl.inventory.select import Place
+from ddtreectl.inventory.workers import Worker, slot_id
+from ddtreectl.plan.routed import SYNC
+
+UNIT = "ddtree-router.service"
+
+ASK_SECONDS = 5.0
+TAKEN_OUT_WITHIN = 15.0
+"""A list that has changed is read at once; this allows for a router that has much to do."""
+
+READY_WITHIN = 40.0
+"""smg removes a worker 5 s after it was taken out, and takes one in again only after that."""
+
+
+@dataclass
+class Router:
+    """The router of a fleet, for whoever works on one of its workers.
+
+    Attributes:
+        settings: its section of the inventory.
+        workers: all workers, by name.
+        open: a session with its host.
+    """
+
+    settings: RouterSettings
+    workers: Mapping[str, Worker]
+    open: Callable[[], Session]
+    _session: Session | None = field(default=None, init=False)
+
+    @property
+    def session(self) -> Session:
+        """The session with its host, made at first use."""
+        if self._session is None:
+            self._session = self.open()
+        return self._session
+
+    @property
+    def url(self) -> str:
+        """Where it is asked from its own host."""
+        return base_url(self.settings.address, self.settings.port)
+
+    def worker(self, place: Place) -> Worker | None:
+        """The worker that a slot is, or None for one that is not behind the router."""
+        return self.workers.get(slot_id(place.host_name, place.slot_name))
+
+    def facts(self) -> RouterFacts:
+        """What it has and what it is told to have; a host that does not answer is an answer."""
+        try:
+            unit = self.session.host.read(self.session.layout.unit(UNIT))
+            listed, moved = router_list.change(self.session, "show")
+            answer = self.session.ask([Request(f"{self.url}/workers", ASK_SECONDS)], 15.0)[0]
+        except UnreachableError as error:
+            return RouterFacts("unreachable", error.message)
+        except DdtreectlError as error:
+            return RouterFacts("unreachable", f"{error.message} {error.cause}".strip()[:300])
+        if unit is None:
+            return RouterFacts("absent", "it was never deployed", listed, moved)
+        workers = parse_workers(answer)
+        if workers is None:
+            return RouterFacts("down", str(answer)[:300], listed, moved)
+        return RouterFacts("up", "", listed, moved, workers)
+
+    def take_out(self, session: Session, worker: Worker) -> None:
+        """Have no new request sent to `worker`.
+
+        Args:
+            session: with the worker's host; it is told there.
+            worker: the worker.
+        """
+        if not self._change(session, "remove", worker.name):
+            return
+        end = time.monotonic() + TAKEN_OUT_WITHIN
+        for _ in pauses(session.interrupts):
+            found = self.facts()
+            if found.state != "up":
+                session.report.say(f"  ! the router is {found.state}: {found.problem}")
+                return
+            entry = found.worker(worker.name)
+            if entry is None or entry.status == "draining":
+                return
+            if time.monotonic() > end:
+                session.report.say(f"  ! the router still sends requests to {worker.name}")
+                return
+
+    def await_idle(self, session: Session, place: Place, worker: Worker) -> None:
+        """Wait until `worker` has no running request; after the drain timeout, no longer.
+
+        The router counts its own requests for as long as it drains a worker; afterwards, and of
+        requests that did not come through the router, the service's own metrics tell.
+        """
+        end = time.monotonic() + self.settings.drain_timeout
+        for _ in pauses(session.interrupts):
+            entry = self.facts().worker(worker.name)
+            load = entry.load if entry is not None else 0
+            running = self._running(session, place)
+            if not load and not running:
+                return
+            session.report.detail(f"{max(load or 0, running or 0)} requests are running")
+            if time.monotonic() > end:
+                session.report.say(
+                    f"  ! {max(load or 0, running or 0)} requests still run after "
+                    f"{self.settings.drain_timeout} s (`drain_timeout`)"
+                )
+                return
+
+    def put_in(self, session: Session, worker: Worker) -> bool:
+        """Have requests sent to `worker` from now on. Returns whether it gets them."""
+        if not self._change(session, "add", worker.name, worker.url):
+            return False
+        end = time.monotonic() + READY_WITHIN
+        for _ in pauses(session.interrupts):
+            found = self.facts()
+            if found.state != "up":
+                session.report.say(
+                    f"  ! the router is {found.state} ({found.problem}): {worker.name} is on its "
+                    "list and gets requests when it is up again"
+                )
+                return False
+            entry = found.worker(worker.name)
+            if entry is not None and entry.status == "ready":
+                return True
+            session.report.detail(f"the router has it as {entry.status if entry else 'unknown'}")
+            if time.monotonic() > end:
+                status = f"as `{entry.status}`" if entry else "not"
+                session.report.say(f"  ! after {READY_WITHIN:.0f} s the router has it {status}")
+                return False
+        return False
+
+    def move(self, name: str, to: str) -> None:
+        """Have worker `to` stand for slot `name`, whose own service must not serve any more.
+
+        Raises:
+            DdtreectlError: the list cannot be changed.
+        """
+        router_list.change(self.session, "move", name, to)
+
+    def forget(self, name: str) -> None:
+        """Have nobody stand for slot `name` any more: its own service may serve again.
+
+        Raises:
+            DdtreectlError: the list cannot be changed.
+        """
+        router_list.change(self.session, "unmove", name)
+
+    def _change(self, session: Session, what: Literal["add", "remove"], *words: str) -> bool:
+        try:
+            listed, moved = router_list.change(self.session, what, *words)
+        except DdtreectlError as error:
+            session.report.say(f"  ! {error.message} {error.cause}".rstrip())
+            session.report.say(f"  ! later, {SYNC}")
+            return False
+        if what == "add" and words[0] not in listed:
+            session.report.say(f"  ! {moved.get(words[0])} stands for {words[0]} at the router")
+            return False
+        return True
+
+    def _running(self, session: Session, place: Place) -> int | None:
+        """Requests that the service of a slot decodes or queues; None where it does not tell."""
+        url = f"{base_url(place.slot.address, place.slot.port)}/metrics"
+        key = session.keys.get(place.slot_name)
+        asked = [Request(url, ASK_SECONDS, lines=metrics.NAMES, key_file=key)]
+        answer = session.ask(asked, 15.0)[0]
+        if not answer.ok:
+            return None
+        told = metrics.parse(answer.body, None)
+        return (told.running or 0) + (told.queued or 0)

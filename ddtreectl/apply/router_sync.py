@@ -1,0 +1,60 @@
+"""Has the router know what serves: for what could not be told to it at the time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddtreectl.apply import router_list
+from ddtreectl.apply.router import Router
+
+
+@dataclass(frozen=True)
+class Synced:
+    """What `sync` found and did.
+
+    Attributes:
+        put_in: workers that serve and were not on the list.
+        taken_out: workers that were on it and do not serve.
+        kept: those that were as they should be.
+        unknown: those whose host does not answer; they are left as they were.
+        moved: those for which another slot stands.
+    """
+
+    put_in: tuple[str, ...] = ()
+    taken_out: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
+
+
+def sync(router: Router, serving: Sequence[tuple[str, bool | None]]) -> Synced:
+    """Have the router's list be what serves.
+
+    Args:
+        router: the router.
+        serving: whether each worker serves, by its name; None where nobody can tell.
+
+    Raises:
+        DdtreectlError: the list cannot be changed.
+    """
+    listed, moved = router_list.change(router.session, "show")
+    found: dict[str, list[str]] = {
+        key: [] for key in ("put_in", "taken_out", "kept", "unknown", "moved")
+    }
+    for name, serves in serving:
+        worker = router.workers[name]
+        if name in moved:
+            found["moved"].append(name)
+        elif serves is None:
+            found["unknown"].append(name)
+        elif serves and listed.get(name) != worker.url:
+            router_list.change(router.session, "add", name, worker.url)
+            found["put_in"].append(name)
+        elif not serves and name in listed:
+            router_list.change(router.session, "remove", name)
+            found["taken_out"].append(name)
+        else:
+            found["kept"].append(name)
+    for name in listed.keys() - router.workers.keys():  # of a slot that the inventory has no more
+        router_list.change(router.session, "remove", name)
+        found["taken_out"].append(name)
+    return Synced(**{key: tuple(names) for key, names in found.items()})

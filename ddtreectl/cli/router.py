@@ -1,0 +1,268 @@
+"""`ddtreectl router`."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from ddtreectl.apply.router import Router
+from ddtreectl.apply.router_service import RouterService
+from ddtreectl.apply.router_sync import Synced, sync
+from ddtreectl.cli import output
+from ddtreectl.cli.commands import exiting
+from ddtreectl.cli.context import Context, DryRun, Json, context
+from ddtreectl.env.wheelhouse import Wheelhouse
+from ddtreectl.errors import DdtreectlError, ExitCode, UsageError
+from ddtreectl.facts.router import RouterFacts
+from ddtreectl.hosts.pool import on_each
+from ddtreectl.inventory.model import Inventory
+from ddtreectl.inventory.select import Place
+from ddtreectl.inventory.workers import slot_id
+from ddtreectl.plan.wish import serves
+
+NONE = "-"
+STYLES = {"up": "green", "ready": "green", "down": "bold red", "unreachable": "bold red"}
+
+
+def deploy(
+    ctx: typer.Context,
+    wheelhouse: Annotated[
+        Path | None,
+        typer.Option(
+            "--wheelhouse",
+            metavar="DIR",
+            help="A folder of smg's wheels here, for a host without a network.",
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> int:
+    """Install and start the router as the inventory has it, and put in what serves.
+
+    Another version or other settings restart it: for about a second nobody listens on its port.
+    """
+    opened = context(ctx)
+    inventory = opened.inventory()
+    router = _router(opened, inventory)
+    named = wheelhouse or (Path(router.settings.wheelhouse) if router.settings.wheelhouse else None)
+    wheels = Wheelhouse.open(named.expanduser()) if named else None
+    with router.session.interrupts.watch():
+        service = RouterService(router, wheels)
+        steps = service.steps() if dry_run else service.deploy()
+        synced = None if dry_run else sync(router, _serving(opened, inventory, router))
+    if as_json:
+        shown = [{"title": step.title, "reason": step.reason} for step in steps]
+        document: dict[str, object] = {"applied": not dry_run and bool(steps), "steps": shown}
+        output.document({**document, "workers": asdict(synced) if synced else None})
+        return int(ExitCode.DONE)
+    if dry_run:
+        for number, step in enumerate(steps, 1):
+            output.stdout().print(f"{number:3}. {step.title}  [dim]{escape(step.reason)}[/]")
+    state = "runs" if steps and not dry_run else "would run" if steps else "runs already"
+    where = f"{router.settings.host}, port {router.settings.port}"
+    output.stdout().print(f"router: smg {router.settings.version} {state} on {where}")
+    if synced is not None:
+        _say_synced(synced)
+    return int(ExitCode.DONE)
+
+
+def status(ctx: typer.Context, as_json: Json = False) -> int:
+    """Show the router and its workers.
+
+    Exit code 0: it is up, and each worker that it is told to have gets requests; 1: not so; 4: its
+    host does not answer.
+    """
+    opened = context(ctx)
+    router = _router(opened, opened.inventory())
+    facts = router.facts()
+    if as_json:
+        output.document(document_of(router, facts))
+    else:
+        show(router, facts)
+    return int(exit_code(facts))
+
+
+def stop(ctx: typer.Context, as_json: Json = False) -> int:
+    """Stop the router, and keep it stopped until its next deploy. Requests in progress finish."""
+    opened = context(ctx)
+    router = _router(opened, opened.inventory())
+    with router.session.interrupts.watch():
+        ran = RouterService(router).stop()
+    if as_json:
+        output.document({"stopped": ran})
+    else:
+        output.stdout().print(f"router: {'stopped' if ran else 'it did not run'}")
+    return int(ExitCode.DONE)
+
+
+def sync_(ctx: typer.Context, as_json: Json = False) -> int:
+    """Have the router know what serves: for what it could not be told at the time.
+
+    Services that are good and ready are put in, others are taken out. Those of hosts that do not
+    answer are left as they were, and the exit code is 3 then.
+    """
+    opened = context(ctx)
+    inventory = opened.inventory()
+    router = _router(opened, inventory)
+    synced = sync(router, _serving(opened, inventory, router))
+    if as_json:
+        output.document(asdict(synced))
+    else:
+        _say_synced(synced)
+    return int(ExitCode.PARTIAL if synced.unknown else ExitCode.DONE)
+
+
+def forget(
+    ctx: typer.Context,
+    slot: Annotated[str, typer.Argument(metavar="HOST/SLOT", help="The slot that was moved.")],
+    as_json: Json = False,
+) -> int:
+    """Have no other slot stand for HOST/SLOT any more, so that it may serve again.
+
+    What serves in the other slot goes on.
+    """
+    opened = context(ctx)
+    router = _router(opened, opened.inventory())
+    if slot not in router.workers:
+        known = ", ".join(router.workers)
+        raise UsageError(f"`{slot}` is no worker of the router", hint=f"there are: {known}")
+    before = (router.facts().moved or {}).get(slot)
+    router.forget(slot)
+    if as_json:
+        output.document({"slot": slot, "stood_for_it": before})
+    elif before:
+        output.stdout().print(f"{slot}: {before} stands for it no more")
+    else:
+        output.stdout().print(f"{slot}: no other slot stood for it")
+    return int(ExitCode.DONE)
+
+
+def exit_code(facts: RouterFacts) -> ExitCode:
+    """What the state of a router means for a shell."""
+    if facts.state == "unreachable":
+        return ExitCode.UNREACHABLE
+    ready = {worker.name for worker in facts.workers if worker.status == "ready"}
+    fine = facts.state == "up" and ready >= set(facts.listed or {})
+    return ExitCode.DONE if fine else ExitCode.FAILED
+
+
+def document_of(router: Router, facts: RouterFacts) -> dict[str, object]:
+    """The router as JSON."""
+    return {
+        "host": router.settings.host,
+        "port": router.settings.port,
+        "version": router.settings.version,
+        "state": facts.state,
+        "problem": facts.problem,
+        "listed": facts.listed,
+        "moved": facts.moved,
+        "workers": [{**asdict(w), "moved": sorted(w.moved)} for w in facts.workers],
+    }
+
+
+def show(router: Router, facts: RouterFacts) -> None:
+    """Print the router and its workers."""
+    console = output.stdout()
+    style = STYLES.get(facts.state, "yellow")
+    where = f"{router.settings.host}, port {router.settings.port}"
+    problem = f" ({escape(facts.problem)})" if facts.problem else ""
+    console.print(f"router on {where}: [{style}]{facts.state}[/]{problem}")
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for title in ("WORKER", "URL", "STATUS"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("LOAD", justify="right")
+    table.add_column("FOR", no_wrap=True)
+    for row in _rows(router, facts):
+        table.add_row(*row)
+    console.print(table)
+
+
+def _rows(router: Router, facts: RouterFacts) -> list[list[str]]:
+    known = {worker.name: worker for worker in facts.workers}
+    listed, moved = facts.listed or {}, facts.moved or {}
+    rows = []
+    for name in sorted({*router.workers, *known, *listed}):
+        worker = known.get(name)
+        url = worker.url if worker else listed.get(name) or router.workers[name].url
+        if worker is not None:
+            state = worker.status
+        elif name in moved:
+            state = f"moved to {moved[name]}"
+        else:
+            state = "listed" if name in listed else "out"
+        load = NONE if worker is None or worker.load is None else str(worker.load)
+        stands_for = ", ".join(sorted(worker.moved)) if worker else ""
+        style = STYLES.get(state, "yellow")
+        rows.append([name, url, f"[{style}]{escape(state)}[/]", load, stands_for or NONE])
+    return rows
+
+
+def _router(opened: Context, inventory: Inventory) -> Router:
+    router = opened.router(inventory)
+    if router is None:
+        raise UsageError(
+            "the inventory has no `router`",
+            hint="add `router: {host: HOST, address: ADDRESS, port: PORT}` to it",
+        )
+    return router
+
+
+def _serving(
+    opened: Context, inventory: Inventory, router: Router
+) -> list[tuple[str, bool | None]]:
+    """Whether each worker serves, as its host has it."""
+    hosts = [
+        name
+        for name, host in inventory.hosts.items()
+        if any(slot_id(name, slot) in router.workers for slot in host.slots)
+    ]
+
+    def look(name: str) -> Mapping[str, bool]:
+        facts = opened.session(inventory, name).slots()
+        entry = inventory.hosts[name]
+        return {
+            slot_id(name, slot): serves(Place(name, entry, slot, settings), facts)
+            for slot, settings in entry.slots.items()
+        }
+
+    found: dict[str, bool] = {}
+    for name, outcome in on_each(hosts, look):
+        if isinstance(outcome, DdtreectlError):
+            output.progress(f"! {outcome.message}", name)
+        else:
+            found |= outcome
+    return [(name, found.get(name)) for name in router.workers]
+
+
+def _say_synced(synced: Synced) -> None:
+    console = output.stdout()
+    said = {
+        "put in": synced.put_in,
+        "taken out": synced.taken_out,
+        "as before": synced.kept,
+        "left as they were, because their hosts do not answer": synced.unknown,
+        "moved elsewhere": synced.moved,
+    }
+    for what, names in said.items():
+        if names:
+            console.print(f"  {what}: {', '.join(names)}")
+
+
+group = typer.Typer(
+    help="Deploy, watch and stop what clients of a fleet speak to.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+for name, command in (
+    ("deploy", deploy),
+    ("status", status),
+    ("stop", stop),
+    ("sync", sync_),
+    ("forget", forget),
+):
+    group.command(name)(exiting(command))

@@ -1,0 +1,224 @@
+"""The real router before two services on real systemd hosts, under the load of real clients.
+
+The tests share hosts and hand them on as they found them: both services in the router, mode tree.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fleet import engine_wheel, router_wheels
+from tests.fleet.lab.fleet import Fleet
+from tests.fleet.lab.network import REPOSITORY
+from tests.fleet.lab.topology import HostSpec
+from tests.fleet.lab.waiting import until
+from tests.fleet.operator import Operator
+
+pytestmark = [pytest.mark.slow, pytest.mark.e2e]
+
+PORT = 8000
+UNIT = "ddtree-router.service"
+LISTS = Path("var/lib/ddtree/router")
+
+
+class Balanced(Operator):
+    """An operator of two hosts with a slot each, and of the router on the first."""
+
+    def __init__(self, fleet: Fleet, folder: Path, wheels: Path) -> None:
+        super().__init__(fleet, folder)
+        self.fleet, self.wheels = fleet, wheels
+        self.h1, self.h2 = (fleet.hosts[name] for name in ("h1", "h2"))
+        self.url = f"http://{self.h1.address}:{PORT}"
+        entries = "".join(
+            f"""  {name}:
+    address: {fleet.hosts[name].address}
+    revert_after: 60
+    slots:
+      gpu0:
+        gpus: [0]
+        port: 30000
+        address: 0.0.0.0
+        service: {{start_timeout: 60, stop_timeout: 2}}
+"""
+            for name in ("h1", "h2")
+        )
+        router = (
+            f"router: {{host: h1, address: {self.h1.address}, port: {PORT}, drain_timeout: 20}}\n"
+        )
+        self.write(hosts=f"{router}hosts:\n{entries}")
+        self.env["DDTREECTL_ENGINE_WHEEL"] = str(engine_wheel.build(folder))
+        self.set_option("ConnectTimeout", "2")
+
+    def done(self, *words: str) -> str:
+        """Run ddtreectl, which must succeed; what it has told on the way."""
+        done = self.run(*words)
+        assert done.returncode == 0, done.stderr + done.stdout
+        return done.stderr + done.stdout
+
+    def router(self) -> dict[str, Any]:
+        return dict(json.loads(self.run("router", "status", "--json").stdout))
+
+    def workers(self) -> dict[str, str]:
+        return {worker["name"]: worker["status"] for worker in self.router()["workers"]}
+
+    def assert_as_found(self) -> None:
+        assert self.workers() == {"h1/gpu0": "ready", "h2/gpu0": "ready"}
+        services = json.loads(self.run("status", "--json").stdout)["services"]
+        assert [(s["mode"], s["health"]) for s in services] == [("tree", "healthy")] * 2
+
+    @contextmanager
+    def clients(self, *words: str) -> Iterator[dict[str, Any]]:
+        """Clients of the router while the block runs; then what became of their requests."""
+        load = subprocess.Popen(
+            self.fleet.inside(sys.executable, "-m", "tests.fleet.client_load", self.url, *words),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+        )
+        told: dict[str, Any] = {}
+        try:
+            assert load.stdout is not None
+            assert load.stdout.readline() == "started\n"
+            yield told
+        except BaseException:
+            load.kill()
+            load.communicate()
+            raise
+        load.terminate()
+        said, wrong = load.communicate(timeout=60)
+        assert load.returncode == 0, wrong
+        told.update(json.loads(said))
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        return router_wheels.download(tmp_path_factory.mktemp("router-wheels"))
+    except router_wheels.UnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def balanced(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Balanced]:
+    """Two hosts that serve, behind a router on the first."""
+    with Fleet.boot([HostSpec(name, gpus=1, disk="16G") for name in ("h1", "h2")]) as fleet:
+        operator = Balanced(fleet, tmp_path_factory.mktemp("operator"), wheels)
+        operator.done("deploy", "h1", "h2", "--mode", "tree", "--canary", "0")
+        said = operator.done("router", "deploy", "--wheelhouse", str(wheels))
+        assert "put in: h1/gpu0, h2/gpu0" in said
+        for host in (operator.h1, operator.h2):
+            host.says(
+                "mkdir /srv/exits && cd /srv/exits && echo '{}' >config.json && echo exit >faults"
+            )
+        yield operator
+        operator.close()
+
+
+@pytest.fixture
+def operator(balanced: Balanced) -> Balanced:
+    balanced.h1.hurt = True
+    until(lambda: set(balanced.workers().values()) == {"ready"}, "both are in the router")
+    return balanced
+
+
+def test_deployed(operator: Balanced) -> None:
+    operator.assert_as_found()
+    assert operator.h1.says(f"systemctl is-enabled {UNIT}").strip() == "enabled"
+    again = operator.done("router", "deploy", "--wheelhouse", str(operator.wheels))
+    assert "runs already" in again
+    security = operator.h1.says(f"systemd-analyze security --no-pager {UNIT} | tail -1")
+    assert float(security.split("level for")[1].split(":")[1].split()[0]) <= 4.0, security
+
+
+def test_a_roll_loses_no_request(operator: Balanced) -> None:
+    with operator.clients() as told:
+        said = operator.done(
+            *("deploy", "h1", "h2", "--mode", "linear", "--canary", "1", "--parallel", "1")
+        )
+        for name in ("h1", "h2"):
+            assert f"take {name}/gpu0 out of the router" in said
+            assert f"put {name}/gpu0 into the router" in said
+        operator.done("rollback", "h1")
+        operator.done("rollback", "h2")
+    assert set(told["outcomes"]) == {"ok"}, told
+    assert len(told["workers"]) == 2
+    operator.assert_as_found()
+
+
+def test_a_failed_deploy_loses_no_request(operator: Balanced) -> None:
+    with operator.clients() as told:
+        failed = operator.run(
+            *(
+                "deploy",
+                "h2",
+                "--mode",
+                "linear",
+                "--model",
+                "/srv/exits",
+                "--drafter",
+                "/srv/exits",
+            )
+        )
+        assert failed.returncode == 6, failed.stderr
+        assert "✓ put h2/gpu0 back into the router" in failed.stderr
+    assert set(told["outcomes"]) == {"ok"}, told
+    operator.assert_as_found()
+
+
+def test_a_router_that_is_restarted_in_the_middle(operator: Balanced) -> None:
+    with operator.clients("--reconnect") as told:
+        with operator.h2.hold("systemctl", "stop ddtree-gpu0-tree") as hold:
+            roll = operator.begin("deploy", "h2", "--mode", "linear")
+            hold.reached()
+            operator.h1.says(f"systemctl restart {UNIT}")
+        _, said = roll.communicate(timeout=60)
+        assert roll.returncode == 0, said
+        operator.done("rollback", "h2")
+    assert set(told["outcomes"]) == {"ok"}, told
+    operator.assert_as_found()
+
+
+def test_a_router_that_is_down_blocks_nothing(operator: Balanced) -> None:
+    operator.done("router", "stop")
+    assert operator.run("router", "status").returncode == 1
+    said = operator.done("deploy", "h2", "--mode", "linear")
+    assert "the router is down" in said
+    said = operator.done("rollback", "h2")
+    assert "gets requests when it is up again" in said
+    assert json.loads((operator.h1.root / LISTS / "slots.json").read_text())["workers"].keys() == {
+        "h1/gpu0",
+        "h2/gpu0",
+    }
+    operator.done("router", "deploy", "--wheelhouse", str(operator.wheels))
+    until(lambda: set(operator.workers().values()) == {"ready"}, "both are in the router")
+    operator.assert_as_found()
+
+
+def test_a_stopped_slot_is_out_and_a_deploy_puts_it_in(operator: Balanced) -> None:
+    with operator.clients() as told:
+        operator.done("stop", "h2")
+        assert operator.workers().get("h2/gpu0") in {None, "draining"}
+        assert operator.done("router", "sync").count("as before") == 1
+        operator.done("deploy", "h2", "--mode", "tree")
+    assert set(told["outcomes"]) == {"ok"}, told
+    operator.assert_as_found()
+
+
+def test_what_is_missing_is_put_in_at_the_next_contact(operator: Balanced) -> None:
+    lists = operator.h1.root / LISTS
+    kept = (lists / "slots.json").read_text()
+    (lists / "slots.json").write_text(kept.replace("h2/gpu0", "h9/gpu0"))
+    (lists / "workers.json").write_text('{"version": 1, "workers": []}')
+    said = operator.done("deploy", "h2", "--mode", "tree")
+    assert "put h2/gpu0 into the router" in said
+    assert "stop ddtree" not in said
+    assert "taken out: h9/gpu0" in operator.done("router", "sync")
+    until(lambda: set(operator.workers().values()) == {"ready"}, "both are in the router")
+    operator.assert_as_found()
