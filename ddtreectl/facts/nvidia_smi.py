@@ -15,10 +15,10 @@ from ddtreectl.facts import pci
 from ddtreectl.facts.gpu import ComputeProcess, Fault, Gpu, Gpus, Node, unknown
 from ddtreectl.facts.output import TIMED_OUT, Output, as_int
 
-DEADLINE = 12.0
+DEADLINE = 15.0
 """Seconds that all of it may take."""
 
-ALONE_DEADLINE = 3
+ALONE_DEADLINE = 5
 """Seconds that a GPU gets when it is asked on its own."""
 
 _LEAST = "index,uuid,name,memory.total,memory.used"

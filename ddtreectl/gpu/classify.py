@@ -225,13 +225,22 @@ def _driver_signs(facts: HostFacts, wanted: int) -> Iterator[tuple[str, str]]:
         seen.add(sign)
         yield sign, " ".join(gpus.said.split())[:200]
     elif (there := len(gpus.gpus) + len(gpus.unlisted)) < wanted:
-        yield "missing", f"{there} of {wanted} are there"
+        gone = [f"the {uuid} of slot `{slot}` is not" for slot, uuid in _gone(facts)]
+        yield "missing", "; ".join([f"{there} of {wanted} are there", *gone])
     log = facts.kernel_log
     if log.now is not None and log.source is None:
         yield "unread-log", ""
     module, library = facts.driver.version, facts.driver.library
     if module and library and module != library and "mismatch" not in seen:
         yield "mismatch", f"module {module}, library {library}"
+
+
+def _gone(facts: HostFacts) -> Iterator[tuple[str, str]]:
+    """Slots with the cards that their last generation was bound to and that are not there."""
+    last = {generation.slot: generation for generation in facts.records.generations}
+    known = {gpu.uuid for gpu in facts.gpus.gpus} | {node.uuid for node in facts.gpus.unlisted}
+    for slot, generation in last.items():
+        yield from ((slot, uuid) for uuid in generation.gpus if uuid not in known)
 
 
 def _failure(gpus: Gpus) -> str:

@@ -99,7 +99,11 @@ FAULTS: dict[str, Row] = {
 
 DRIVER: dict[str, Row] = {
     "hung": Row(
-        _CORDON, "driver", "the driver hangs: nvidia-smi does not answer in time", REBOOT, FIELD
+        _CORDON,
+        "driver",
+        "the driver hangs: nvidia-smi does not answer in time",
+        f"{REBOOT}. Where nvidia-smi is only slow, `nvidia-smi -pm 1` keeps the driver loaded",
+        FIELD,
     ),
     "mismatch": Row(
         _CORDON,

@@ -266,3 +266,29 @@ def test_the_listeners_are_found_without_ss() -> None:
         said = subprocess.run(["sh", "-c", without_ss], capture_output=True, text=True, check=True)
         found = {entry.port: entry.pids for entry in ports.parse(Output(0, said.stdout))}
         assert os.getpid() in found[listener.getsockname()[1]]
+
+
+def test_the_kernel_log_is_read_without_a_journal(tmp_path: Path) -> None:
+    said = "[    5.000000] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+    tools = {
+        "journalctl": "exit 1",
+        "dmesg": f"echo '{said}'",
+        "nvidia-smi": "exit 9",
+    }
+    for name, script in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-c", kernel_log.command()],
+        capture_output=True,
+        text=True,
+        env={"PATH": path},
+        check=True,
+    )
+    found = kernel_log.parse(Output(0, done.stdout))
+    assert found.source == "dmesg"
+    assert [(error.pci, error.xid) for error in found.errors] == [("0000:3b:00", 79)]
+    uptime = float(Path("/proc/uptime").read_text().split()[0])
+    assert found.now is not None
+    assert found.errors[0].last == pytest.approx(found.now - uptime + 5.0, abs=60)

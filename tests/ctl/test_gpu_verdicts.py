@@ -4,6 +4,7 @@ A case without `gpus` has two healthy GPUs; `log` holds lines of the kernel log 
 heading; they were read at 1700003600.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from ddtreectl.apply import evidence
 from ddtreectl.facts import kernel_log, nvidia_smi
 from ddtreectl.facts.driver import Driver
 from ddtreectl.facts.gpu import Gpus
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.facts.output import Output
 from ddtreectl.facts.processes import Process
+from ddtreectl.facts.records import Records
 from ddtreectl.gpu import table
 from ddtreectl.gpu.classify import classify, recovery_action
 from ddtreectl.gpu.verdict import HostHealth, Verdict
 from ddtreectl.inventory.model import HostEntry
+from tests.ctl.test_plan import generation
 
 FOLDER = Path(__file__).parent / "data/gpu"
 CASES = sorted(FOLDER.glob("*.yaml"))
@@ -139,6 +143,26 @@ def test_what_speaks_against_a_place() -> None:
     assert reboot is not None
     assert reboot[1].verdict is Verdict.CORDON_HOST
     assert HostHealth().against([0]) is None
+
+
+def test_a_missing_card_is_named_by_the_slot_that_it_served() -> None:
+    there = nvidia_smi.parse(Output(0, (FOLDER / "two_healthy.txt").read_text())).gpus[0]
+    bound = replace(generation(1), slot="a", gpus=("GPU-2222",))
+    facts = HostFacts(gpus=Gpus("ok", gpus=(there,)), records=Records(generations=(bound,)))
+    entry = HostEntry.model_validate({"address": "h", "slots": {"a": {"gpus": [1], "port": 1}}})
+    (finding,) = classify("h1", entry, facts).findings
+    assert finding.reason.endswith("(1 of 2 are there; the GPU-2222 of slot `a` is not)")
+
+
+def test_what_is_wrong_with_a_gpu_is_part_of_the_evidence() -> None:
+    case = load(FOLDER / "xid_031.yaml")
+    log = kernel_log.parse(Output(0, f"now 1700003600 4000.0\njournal\n{case['log']}"))
+    facts = HostFacts(gpus=nvidia_smi.parse(Output(0, HEALTHY)), kernel_log=log)
+    entry = HostEntry.model_validate({"address": "h", "slots": {"a": {"gpus": [1], "port": 1}}})
+    lines = evidence.gpus("h1", entry, facts)
+    assert lines[:2] == ["gpu 0: 4/97887 MiB", "gpu 1: 4/97887 MiB"]
+    assert lines[2].startswith("gpu: restart-app: GPU 1: Xid 31: memory page fault")
+    assert evidence.gpus("h1", entry, HostFacts()) == []
 
 
 @given(said=st.binary(max_size=400), log=st.binary(max_size=400), code=st.integers(0, 255))
