@@ -34,8 +34,9 @@ test: setup  ## Run the test suite, with coverage; hosts apart: test-fleet.
 test-fast: setup  ## Run the tests that take seconds.
 	$(BIN)/python -m pytest -m "not slow and not e2e and not fleet" $(PARALLEL)
 
+# FULL=1 hurts every step of a swap by every fault; without it, each at least once.
 test-fleet: setup  ## Run the tests on real systemd hosts over real SSH (root).
-	$(BIN)/python -m pytest tests/fleet
+	FULL=$(FULL) $(BIN)/python -m pytest tests/fleet --numprocesses 3 --dist loadfile
 
 lab: setup  ## Boot three such hosts to try ddtreectl on, and say how to reach them (root).
 	$(BIN)/python -m tests.fleet.lab up

@@ -25,6 +25,9 @@ HANDSHAKE_TIMEOUT = 20.0
 CHANNEL_TIMEOUT = 10.0
 KEEPALIVE = 15
 TRIES = 4
+SILENT_TRIES = 2
+"""How often a host is tried that says nothing: within one try TCP has already asked again."""
+
 NO_NEW_TRY_AFTER = 15.0
 BUSY = "it closed the connection at once: its sshd may be too busy (`MaxStartups`)"
 FAST_CIPHER = "aes128-gcm@openssh.com"
@@ -34,7 +37,16 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 class _PassingError(Exception):
-    """An attempt failed in a way that another attempt may not."""
+    """An attempt failed in a way that another attempt may not.
+
+    Args:
+        text: how.
+        tries: how often that may happen before it is believed.
+    """
+
+    def __init__(self, text: str, tries: int = TRIES) -> None:
+        super().__init__(text)
+        self.tries = tries
 
 
 class Link:
@@ -86,7 +98,8 @@ class Link:
                 raise
             except SSHException as error:
                 if self.alive():
-                    raise _PassingError(f"no connection within {timeout:g} s") from error
+                    text = f"no connection within {timeout:g} s"
+                    raise _PassingError(text, SILENT_TRIES) from error
                 raise
 
         return self._on_transport(open_it)
@@ -170,8 +183,9 @@ class Link:
                 return self._attempt()
             except _PassingError as error:
                 failures.append(str(error))
+                tries = error.tries
             late = time.monotonic() - began > NO_NEW_TRY_AFTER
-            if late or len(failures) == TRIES:
+            if late or len(failures) >= tries:
                 raise self._unreachable(
                     "\n".join(f"try {n}: {text}" for n, text in enumerate(failures, 1))
                 )
@@ -225,7 +239,8 @@ class Link:
             assert self.via is not None  # noqa: S101 - only a tunnel raises it
             raise self._unreachable(f"the bastion cannot connect to it: {error.text}") from error
         except TimeoutError:
-            raise _PassingError(f"no connection within {destination.connect_timeout:g} s") from None
+            text = f"no connection within {destination.connect_timeout:g} s"
+            raise _PassingError(text, SILENT_TRIES) from None
         except ConnectionResetError as error:
             raise _PassingError(f"the connection was reset ({error.strerror})") from error
         except OSError as error:
@@ -250,8 +265,10 @@ def _passing_failures() -> Iterator[None]:
     except (SSHException, EOFError, OSError) as error:
         text = str(error) or "the other side closed the connection"
         if "protocol banner" in text:
-            silent = isinstance(error.__context__, TimeoutError)
-            text = "connected, and it says nothing: is the host hung?" if silent else BUSY
+            if isinstance(error.__context__, TimeoutError):
+                text = "connected, and it says nothing: is the host hung?"
+                raise _PassingError(text, SILENT_TRIES) from error
+            text = BUSY
         raise _PassingError(text) from error
 
 

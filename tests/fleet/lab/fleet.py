@@ -57,8 +57,9 @@ class Fleet:
             LabError: it cannot be; nothing is left of it then.
         """
         topology = Topology.of(hosts)
-        packages.archives()
-        cgroups.sweep()
+        with packages.alone():
+            packages.archives()
+            cgroups.sweep()
         folder = folder or Path(tempfile.mkdtemp(prefix="ddtree-lab-"))
         folder.mkdir(mode=0o700, exist_ok=True)
         key = folder / "id_ed25519"

@@ -3,9 +3,12 @@
 The packages are downloaded and unpacked into the hosts' common layer; none is installed here.
 """
 
+import contextlib
+import fcntl
 import os
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.fleet.lab.shell import LabError, call, missing_programs
@@ -62,6 +65,15 @@ def unavailable() -> str | None:
     if tried.returncode != 0:
         return f"a lab of hosts needs namespaces: {tried.stderr.strip()}"
     return None
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Keep other labs that begin at this moment from the same downloads and remains."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def archives() -> list[Path]:
