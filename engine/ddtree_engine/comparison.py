@@ -181,7 +181,7 @@ def compare(
                     if m == 0:
                         baseline = one.emitted
                     elif one.emitted != baseline:
-                        yield _divergence(decoder, prompt, baseline, one, label(mode), index)
+                        yield divergence(decoder, prompt, baseline, one, label(mode), index)
             for result, count, spent in zip(results, emitted, seconds, strict=True):
                 result.tokens_per_second.append(count / spent)
         for result, summaries in zip(results, evidence, strict=True):
@@ -190,7 +190,7 @@ def compare(
             yield result
 
 
-def _divergence(
+def divergence(
     decoder: Decoder,
     prompt: Sequence[int],
     baseline: Sequence[int],
@@ -198,6 +198,16 @@ def _divergence(
     mode: str,
     index: int,
 ) -> Divergence:
+    """Where `other` left `baseline`, and by how little.
+
+    Args:
+        decoder: recomputes the logits there; has a free row.
+        prompt: of both.
+        baseline: tokens that were expected.
+        other: a request that emitted others.
+        mode: how the divergence names it.
+        index: of the prompt.
+    """
     pairs = zip(baseline, other.emitted, strict=False)
     position = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
     if position is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from ddtree_engine.comparison import MAX_GAP, divergence
 from ddtree_engine.decoder import Decoder
 from ddtree_engine.engine import Engine, load_engine
 from ddtree_engine.sampling import SamplingParams
@@ -45,11 +46,18 @@ def test_tokens_are_those_of_the_cpu_in_every_bucket(
 ) -> None:
     gpu, cpu = engines
     expected = requests(cpu, Speculation(Mode.AR), temperature)
-    run(Decoder(cpu.target, cpu.drafter, rows=4, max_length=256), *expected)
+    on_cpu = Decoder(cpu.target, cpu.drafter, rows=4, max_length=256)
+    run(on_cpu, *expected)
+    same = 0
     for rows in (1, 2, 4):
         found = requests(gpu, speculation, temperature)
         run(Decoder(gpu.target, gpu.drafter, rows=rows, max_length=256), *found)
-        assert [one.emitted for one in found] == [one.emitted for one in expected]
+        for one, other in zip(expected, found, strict=True):
+            same += one.emitted == other.emitted
+            if one.emitted != other.emitted:
+                left = divergence(on_cpu, one.prompt, one.emitted, other, speculation.mode, rows)
+                assert left.gap <= MAX_GAP["float32"], left
+    assert same > 6, "rounding explains a token now and then"
 
 
 @pytest.mark.parametrize("speculation", SHAPES, ids=lambda one: f"{one.mode}-{one.budget}")
