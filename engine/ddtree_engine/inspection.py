@@ -10,6 +10,7 @@ from torch import nn
 
 from ddtree_engine.config import check_fit
 from ddtree_engine.drafter import check_drafter
+from ddtree_engine.memory_plan import MemoryPlan, kv_bytes, node_bytes, plan_memory, state_bytes
 from ddtree_engine.target import check_target
 from ddtree_engine.tokenizer import Tokenizer, check_vocabulary
 
@@ -25,7 +26,8 @@ def inspect_models(model: Path, drafter: Path | None, dtype: torch.dtype) -> dic
     Returns:
         A JSON-able document with `target` and `drafter` (None without one). Sizes are in bytes:
         `weight_bytes` in `dtype`, `state_bytes_per_request` of the recurrent states and convolution
-        tails, `kv_bytes_per_token` of the attention layers.
+        tails, `kv_bytes_per_token` of the attention layers, `verification_bytes_per_node` of what a
+        round keeps of a tree until it is known which nodes are accepted.
 
     Raises:
         CheckpointError: a folder is not usable, or the two don't fit.
@@ -35,12 +37,6 @@ def inspect_models(model: Path, drafter: Path | None, dtype: torch.dtype) -> dic
     tokenizer = Tokenizer.load(model)
     check_vocabulary(tokenizer, model, config.vocab_size)
     size = dtype.itemsize
-    state = 0
-    if config.linear is not None:
-        linear = config.linear
-        recurrent = linear.num_value_heads * linear.key_head_dim * linear.value_head_dim * 4
-        tail = linear.conv_dim * (linear.conv_kernel - 1) * size
-        state = len(config.linear_layers) * (recurrent + tail)
     target = {
         "path": str(model),
         "architecture": config.architecture,
@@ -54,12 +50,9 @@ def inspect_models(model: Path, drafter: Path | None, dtype: torch.dtype) -> dic
         "vocab_size": config.vocab_size,
         "tokenizer_tokens": tokenizer.vocab_size,
         "max_context": config.max_position_embeddings,
-        "state_bytes_per_request": state,
-        "kv_bytes_per_token": len(config.full_layers)
-        * 2
-        * config.num_kv_heads
-        * config.head_dim
-        * size,
+        "state_bytes_per_request": state_bytes(config, dtype),
+        "verification_bytes_per_node": node_bytes(config, dtype),
+        "kv_bytes_per_token": kv_bytes(config, dtype),
     }
     if drafter is None:
         return {"target": target, "drafter": None}
@@ -77,9 +70,39 @@ def inspect_models(model: Path, drafter: Path | None, dtype: torch.dtype) -> dic
             "block_size": small.block_size,
             "mask_token_id": small.mask_token_id,
             "target_layer_ids": list(small.target_layer_ids),
-            "kv_bytes_per_token": small.num_layers * 2 * small.num_kv_heads * small.head_dim * size,
+            "kv_bytes_per_token": kv_bytes(small, dtype),
         },
     }
+
+
+def plan_deployment(
+    model: Path, drafter: Path | None, dtype: torch.dtype, *, rows: int, context: int, budget: int
+) -> MemoryPlan:
+    """Plan the memory of a deployment, from configs and file headers alone.
+
+    Args:
+        model: folder of the target.
+        drafter: folder of its drafter, or None.
+        dtype: as in `inspect_models`.
+        rows: requests at once.
+        context: tokens of a request.
+        budget: nodes of the largest tree besides the root.
+
+    Raises:
+        CheckpointError: a folder is not usable.
+    """
+    target = check_target(model)
+    small = None if drafter is None else check_drafter(drafter)
+    count = _count(target) + (0 if small is None else _count(small))
+    return plan_memory(
+        target.config,
+        None if small is None else small.config,
+        weights=count * dtype.itemsize,
+        rows=rows,
+        context=context,
+        budget=budget,
+        dtype=dtype,
+    )
 
 
 def _count(module: nn.Module) -> int:

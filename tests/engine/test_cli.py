@@ -88,9 +88,17 @@ def test_inspect_describes_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
     assert target["state_bytes_per_request"] == 6 * (6 * 32 * 32 + 384 * 3) * 4
     assert target["kv_bytes_per_token"] == 2 * 2 * 2 * 64 * 4
     assert drafter["block_size"] == 16
-    code, text, _ = run(capsys, "inspect")
+    memory = document["memory"]
+    parts = ("weights", "caches", "verification", "workspace")
+    assert memory["total_bytes"] > sum(memory[f"{part}_bytes"] for part in parts)
+    assert memory["weights_bytes"] == target["weight_bytes"] + drafter["weight_bytes"]
+    code, text, _ = run(capsys, "inspect", "--max-running", "3", "--max-context", "100")
     assert code == 0
     assert f"{target['parameters']:,}" in text
+    assert "memory on a GPU: 3 requests of 100 tokens, trees of 64" in text
+    code, _, err = run(capsys, "inspect", "--budget", "0")
+    assert code == 1
+    assert "--budget must be 1 or more" in err
 
 
 def test_check_compares_modes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from ddtree_engine.cli.model_arguments import add_model_arguments, drafter_name
+from ddtree_engine.errors import EngineError
 
 SUMMARY = "Check a target and its drafter, and print what they are and need."
 
@@ -14,21 +15,44 @@ SUMMARY = "Check a target and its drafter, and print what they are and need."
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `inspect`."""
     add_model_arguments(parser)
+    parser.add_argument(
+        "--max-running", type=int, default=1, metavar="N", help="plan for N requests at once"
+    )
+    parser.add_argument(
+        "--max-context", type=int, default=4096, metavar="N", help="of N tokens (default 4096)"
+    )
+    parser.add_argument(
+        "--budget", type=int, default=64, metavar="N", help="and trees of N nodes (default 64)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the inspection."""
     from ddtree_engine.engine import choose_device, choose_dtype, model_folder
-    from ddtree_engine.inspection import inspect_models
+    from ddtree_engine.inspection import inspect_models, plan_deployment
 
+    for option in ("max_running", "max_context", "budget"):
+        if getattr(arguments, option) < 1:
+            name = option.replace("_", "-")
+            raise EngineError(f"--{name} must be 1 or more, got {getattr(arguments, option)}")
     dtype = choose_dtype(arguments.dtype, choose_device(arguments.device))
-    name = drafter_name(arguments)
-    document = inspect_models(
-        model_folder(arguments.model, "target"),
-        None if name is None else model_folder(name, "drafter"),
+    given = drafter_name(arguments)
+    model = model_folder(arguments.model, "target")
+    drafter = None if given is None else model_folder(given, "drafter")
+    document = inspect_models(model, drafter, dtype)
+    plan = plan_deployment(
+        model,
+        drafter,
         dtype,
+        rows=arguments.max_running,
+        context=arguments.max_context,
+        budget=arguments.budget,
     )
+    document["memory"] = {
+        f"{name}_bytes": getattr(plan, name)
+        for name in ("weights", "caches", "verification", "workspace", "total")
+    }
     if arguments.json:
         print(json.dumps(document))
         return 0
@@ -36,6 +60,11 @@ def run(arguments: argparse.Namespace) -> int:
         if document[part] is not None:
             print(f"{part}: {document[part]['path']}")
             _print(document[part])
+    print(
+        f"memory on a GPU: {arguments.max_running} requests of {arguments.max_context} tokens, "
+        f"trees of {arguments.budget}"
+    )
+    _print(document["memory"])
     return 0
 
 

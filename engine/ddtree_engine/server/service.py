@@ -10,10 +10,14 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from time import perf_counter
 
+import torch
+
 from ddtree_engine import __version__
+from ddtree_engine.config_file import read_target_config
 from ddtree_engine.decoder import Decoder
-from ddtree_engine.engine import Engine, load_engine
+from ddtree_engine.engine import Engine, choose_device, choose_dtype, load_engine, model_folder
 from ddtree_engine.errors import CheckpointError, EngineError, RequestError
+from ddtree_engine.inspection import plan_deployment
 from ddtree_engine.metrics import Metrics
 from ddtree_engine.notify import Notifier
 from ddtree_engine.scheduler import Scheduler, State, UnavailableError
@@ -118,6 +122,7 @@ class Service:
         try:
             self.notifier.status("loading the model")
             settings = self.settings
+            _check_memory(settings)
             engine = load_engine(
                 settings.model,
                 settings.drafter,
@@ -145,7 +150,7 @@ class Service:
             engine.target,
             engine.drafter,
             rows=settings.max_running,
-            max_length=_context(engine, settings.max_context),
+            max_length=_context(engine.max_context, settings.max_context),
             recurrent_state=settings.recurrent_state,
         )
         self.notifier.status("warming up")
@@ -186,8 +191,29 @@ class Service:
         return text
 
 
-def _context(engine: Engine, asked: int | None) -> int:
-    made_for = engine.max_context
+def _check_memory(settings: Settings) -> None:
+    """Refuse, before anything is loaded, what the GPU has no room for.
+
+    Raises:
+        CapacityError: with the numbers.
+        CheckpointError: a folder is not usable.
+    """
+    device = choose_device(settings.device)
+    if device.type != "cuda":
+        return
+    model = model_folder(settings.model, "target")
+    plan = plan_deployment(
+        model,
+        None if settings.drafter is None else model_folder(settings.drafter, "drafter"),
+        choose_dtype(settings.dtype, device),
+        rows=settings.max_running,
+        context=_context(read_target_config(model).max_position_embeddings, settings.max_context),
+        budget=settings.budget,
+    )
+    plan.check(*torch.cuda.mem_get_info(device))
+
+
+def _context(made_for: int, asked: int | None) -> int:
     if asked is None:
         return min(made_for, DEFAULT_CONTEXT)
     if asked > made_for:

@@ -1,0 +1,134 @@
+"""What a deployment takes of a device's memory, worked out before any of it is reserved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ddtree_engine.config import DrafterConfig, TargetConfig
+from ddtree_engine.errors import CapacityError
+
+GIB = 1 << 30
+RUNTIME_BYTES = GIB
+"""CUDA's context, its libraries' workspaces and the captured graphs."""
+FRAGMENTS = 1.03
+"""How much more than asked for an allocator holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bytes by purpose.
+
+    Attributes:
+        weights: target, and drafter if there is one.
+        caches: keys and values, of the drafter too, recurrent states and convolution tails, for all
+            requests at their longest.
+        verification: what one round keeps of every node until it is known which are accepted.
+        workspace: other activations of one round, logits above all.
+    """
+
+    weights: int
+    caches: int
+    verification: int
+    workspace: int
+
+    @property
+    def total(self) -> int:
+        """All of it, with what the runtime itself takes."""
+        planned = self.weights + self.caches + self.verification + self.workspace
+        return int(planned * FRAGMENTS) + RUNTIME_BYTES
+
+    def check(self, free: int, total: int) -> None:
+        """Refuse what cannot fit.
+
+        Args:
+            free: bytes of the device that nothing uses yet.
+            total: bytes of the device.
+
+        Raises:
+            CapacityError: it does not fit; with all numbers.
+        """
+        if self.total > free:
+            raise CapacityError(
+                f"{_gib(self.total)} are needed and {_gib(free)} of {_gib(total)} are free: "
+                f"weights {_gib(self.weights)}, caches {_gib(self.caches)}, trees in verification "
+                f"{_gib(self.verification)}, workspace {_gib(self.workspace)}, runtime and "
+                f"fragments {_gib(self.total - self._planned)}",
+                hint="ask for fewer requests at once, a shorter context or a smaller budget",
+            )
+
+    @property
+    def _planned(self) -> int:
+        return self.weights + self.caches + self.verification + self.workspace
+
+
+def _gib(count: int) -> str:
+    return f"{count / GIB:.2f} GiB"
+
+
+def state_bytes(config: TargetConfig, dtype: torch.dtype) -> int:
+    """Recurrent states (float32) and convolution tails of a request."""
+    linear = config.linear
+    if linear is None:
+        return 0
+    recurrent = linear.num_value_heads * linear.key_head_dim * linear.value_head_dim * 4
+    tail = linear.conv_dim * (linear.conv_kernel - 1) * dtype.itemsize
+    return len(config.linear_layers) * (recurrent + tail)
+
+
+def kv_bytes(config: TargetConfig | DrafterConfig, dtype: torch.dtype) -> int:
+    """Keys and values of a token."""
+    layers = len(config.full_layers) if isinstance(config, TargetConfig) else config.num_layers
+    return layers * 2 * config.num_kv_heads * config.head_dim * dtype.itemsize
+
+
+def node_bytes(config: TargetConfig, dtype: torch.dtype) -> int:
+    """What a verify pass keeps of a node for the commit: no state, whatever the tree."""
+    kept = kv_bytes(config, dtype)
+    if config.linear is not None:
+        gates = 2 * config.linear.num_value_heads * 4
+        kept += len(config.linear_layers) * (config.linear.conv_dim * dtype.itemsize + gates)
+    return kept
+
+
+def plan_memory(
+    target: TargetConfig,
+    drafter: DrafterConfig | None,
+    *,
+    weights: int,
+    rows: int,
+    context: int,
+    budget: int,
+    dtype: torch.dtype,
+    sampled: bool = True,
+) -> MemoryPlan:
+    """Plan for requests that all run at once at their longest.
+
+    Args:
+        target: shape of the target.
+        drafter: shape of the drafter, if there is one.
+        weights: bytes of both models' weights.
+        rows: requests at once.
+        context: tokens of a request.
+        budget: nodes of the largest tree besides the root.
+        dtype: of weights, activations and keys and values.
+        sampled: whether requests may have a temperature.
+    """
+    size = dtype.itemsize
+    block = 1 if drafter is None else drafter.block_size
+    nodes = rows * (max(budget, block - 1) + 1 if drafter is not None else 1)
+    room = context + 2 * block
+    per_token = kv_bytes(target, dtype) + (kv_bytes(drafter, dtype) if drafter else 0)
+    features = len(drafter.target_layer_ids) + 1 if drafter is not None else 1
+    logits = (nodes + rows * (block - 1)) * target.vocab_size * size
+    if sampled:
+        # Scores in float32 of every node, noise of every depth made from 64-bit words.
+        logits += nodes * target.vocab_size * 8 + rows * block * target.vocab_size * 40
+    hidden = nodes * (4 * target.intermediate_size + features * target.hidden_size) * size
+    return MemoryPlan(
+        weights=weights,
+        caches=rows * (room * per_token + state_bytes(target, dtype)),
+        verification=nodes * node_bytes(target, dtype),
+        workspace=logits + hidden,
+    )
