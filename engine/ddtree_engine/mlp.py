@@ -22,11 +22,6 @@ class GatedMLP(nn.Module):
         """Make one product of the two that take `x`; see `fused_linear.fuse`."""
         self._gate_up = fuse(self.gate_proj, self.up_proj)
 
-    @property
-    def first_product(self) -> Tensor:
-        """The weight that a pass multiplies with first."""
-        return self.gate_proj.weight if self._gate_up is None else self._gate_up
-
     def products(self) -> list[Tensor]:
         """The weights that a pass multiplies with, in order."""
         first = [self.gate_proj.weight, self.up_proj.weight]
@@ -34,7 +29,6 @@ class GatedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, N, H] to [B, N, H]."""
-        projected = project(x, self._gate_up, self.gate_proj, self.up_proj)
-        hidden = silu_mul(projected, self.down_proj.weight)
+        hidden = silu_mul(project(x, self._gate_up, self.gate_proj, self.up_proj))
         out: Tensor = self.down_proj(hidden)
         return out

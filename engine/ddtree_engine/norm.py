@@ -28,16 +28,9 @@ class RMSNorm(nn.Module):
             weight = 1.0 + weight
         return F.rms_norm(x.float(), weight.shape, weight, self.eps).to(x.dtype)
 
-    def add(
-        self, x: Tensor, residual: Tensor | None, ahead: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the normalised `x + residual` [B, N, H], and the sum itself.
-
-        `ahead` is the weight of the product that follows.
-        """
-        return add_norm(
-            x, residual, self.weight, self.eps, zero_centered=self.zero_centered, ahead=ahead
-        )
+    def add(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the normalised `x + residual` [B, N, H], and the sum itself."""
+        return add_norm(x, residual, self.weight, self.eps, zero_centered=self.zero_centered)
 
 
 def l2_normalize(x: Tensor) -> Tensor:

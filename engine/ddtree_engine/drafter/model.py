@@ -169,11 +169,9 @@ class DrafterModel(nn.Module):
         out: Tensor = block
         stream: Tensor | None = None
         for index, layer in enumerate(self.decoder_layers()):
-            normed, stream = layer.input_layernorm.add(out, stream, layer.products()[0])
+            normed, stream = layer.input_layernorm.add(out, stream)
             out = layer.self_attn(normed, rope, (keys[index], values[index]), lengths)
-            normed, stream = layer.post_attention_layernorm.add(
-                out, stream, layer.mlp.products()[0]
-            )
+            normed, stream = layer.post_attention_layernorm.add(out, stream)
             out = layer.mlp(normed)
         drafted, _ = self.norm.add(out, stream)
         return drafted[:, 1:]

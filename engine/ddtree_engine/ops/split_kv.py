@@ -20,7 +20,6 @@ import triton.language as tl
 from torch import Tensor
 
 from ddtree_engine.ops.device import multiprocessors, shared_memory
-from ddtree_engine.ops.overlap import dependent, follow
 
 MAX_HEAD_DIM = 256
 _MAX_PIECES = 64
@@ -97,9 +96,7 @@ def _attend(
     COLUMNS: tl.constexpr,
     DIM: tl.constexpr,
     PRECISION: tl.constexpr,
-    DEPENDENT: tl.constexpr,
 ):
-    follow(DEPENDENT)
     piece = tl.program_id(1)
     b = tl.program_id(2) // key_heads
     head = tl.program_id(2) % key_heads
@@ -207,9 +204,7 @@ def _merge(
     GROUP: tl.constexpr,
     PIECES: tl.constexpr,
     DIM: tl.constexpr,
-    DEPENDENT: tl.constexpr,
 ):
-    follow(DEPENDENT)
     row = tl.program_id(0)
     b = tl.program_id(1) // key_heads
     head = tl.program_id(1) % key_heads
@@ -359,7 +354,6 @@ def attend(
         COLUMNS=tiling.columns,
         DIM=dim,
         PRECISION="tf32x3",
-        **dependent(q.device),
         num_warps=tiling.warps,
         num_stages=tiling.stages,
     )
@@ -374,6 +368,5 @@ def attend(
         GROUP=group,
         PIECES=triton.next_power_of_2(tiling.pieces + 1),
         DIM=dim,
-        **dependent(q.device),
     )
     return out

@@ -76,7 +76,7 @@ class Attention(nn.Module):
     def finish(self, out: Tensor, gate: Tensor | None) -> Tensor:
         """Gate and project the heads' outputs [B, N, HQ, d] to [B, N, H]."""
         if gate is not None:
-            out = sigmoid_gate(out, gate, self.o_proj.weight)
+            out = sigmoid_gate(out, gate)
         result: Tensor = self.o_proj(out.flatten(2))
         return result
 

@@ -108,11 +108,7 @@ class GatedDeltaNet(nn.Module):
         stash.strengths.append(beta)
         out = tree_gdn(q, k, v, g, beta, state, ancestors)
         gated = gated_norm(
-            out,
-            torch.unflatten(z, -1, out.shape[2:]),
-            self.norm.weight,
-            self.norm.eps,
-            self.out_proj.weight,
+            out, torch.unflatten(z, -1, out.shape[2:]), self.norm.weight, self.norm.eps
         )
         result: Tensor = self.out_proj(gated.flatten(2))
         return result

@@ -160,7 +160,7 @@ class TargetModel(nn.Module):
         stream: Tensor | None = None
         recurrent = full = 0
         for index, layer in enumerate(self.decoder_layers()):
-            normed, stream = layer.input_layernorm.add(out, stream, layer.products()[0])
+            normed, stream = layer.input_layernorm.add(out, stream)
             if index - 1 in feature_layers:
                 features[index - 1] = stream
             if layer.self_attn is not None:
@@ -179,9 +179,7 @@ class TargetModel(nn.Module):
                     stash.conv_inputs[recurrent],
                 )
                 recurrent += 1
-            normed, stream = layer.post_attention_layernorm.add(
-                out, stream, layer.mlp.products()[0]
-            )
+            normed, stream = layer.post_attention_layernorm.add(out, stream)
             out = layer.mlp(normed)
         hidden, stream = self.norm.add(out, stream)
         if len(self.layers) - 1 in feature_layers:

@@ -44,7 +44,7 @@ HALF = (
     {"x", "tail", "weight", "out", "q", "k", "v", "a", "b", "A_log", "dt_bias"}
     | {*("k_context", "v_context", "logits", "gate", "inputs", "tails")}
     | {*("keys", "values", "key_cache", "value_cache")}
-    | {*("residual", "normed", "q_weight", "k_weight", "q_out", "k_out", "v_out", "kept", "ahead")}
+    | {*("residual", "normed", "q_weight", "k_weight", "q_out", "k_out", "v_out", "kept")}
 )
 
 
@@ -59,12 +59,6 @@ def shared_bytes(
 ) -> int:
     """Compile `kernel`, with activations and weights in `floats`; its shared memory."""
     names = kernel.arg_names
-    ahead = {"ASM": "cp.async.bulk.prefetch.L2.global [$1], 256; mov.u32 $0, 0;"}
-    constants = {
-        **constants,
-        **({"DEPENDENT": True} if "DEPENDENT" in names else {}),
-        **(ahead if "ASM" in names else {}),
-    }
     types = {
         name: POINTERS.get(name, f"*{floats}" if name in HALF else "i32")
         for name in names

@@ -12,22 +12,14 @@ __all__ = ["add_norm"]
 
 
 def add_norm(
-    x: Tensor,
-    residual: Tensor | None,
-    weight: Tensor,
-    eps: float,
-    *,
-    zero_centered: bool,
-    ahead: Tensor | None = None,
+    x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, *, zero_centered: bool
 ) -> tuple[Tensor, Tensor]:
-    """See `naive.add_norm`; `ahead` is the weight of the product that follows."""
+    """See `naive.add_norm`."""
     tensors = (x, weight) if residual is None else (x, residual, weight)
     if runs_kernel(*tensors):
         from ddtree_engine.ops.add_norm import kernel
 
         if kernel.supports(x, residual):
             with torch.cuda.device(x.device):
-                return kernel.add_norm(
-                    x, residual, weight, eps, zero_centered=zero_centered, ahead=ahead
-                )
+                return kernel.add_norm(x, residual, weight, eps, zero_centered=zero_centered)
     return vectorized.add_norm(x, residual, weight, eps, zero_centered=zero_centered)

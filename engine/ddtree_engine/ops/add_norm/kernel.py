@@ -7,12 +7,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ddtree_engine.ops.overlap import ahead_of, ask_ahead, dependent, follow, follow_without_waiting
-
 MAX_SIZE = 16384
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
 def _add_norm(
     x,
     residual,
@@ -21,23 +19,10 @@ def _add_norm(
     total,
     size,
     eps,
-    ahead,
-    ahead_rows,
-    ahead_stride,
-    rows,
     ADDS: tl.constexpr,
     ZERO_CENTERED: tl.constexpr,
     SIZE: tl.constexpr,
-    ASM: tl.constexpr,
-    DEPENDENT: tl.constexpr,
 ):
-    if tl.program_id(0) >= rows:
-        follow_without_waiting(DEPENDENT)
-        ask_ahead(
-            ahead, ahead_rows, ahead_stride, tl.program_id(0) - rows, tl.num_programs(0) - rows, ASM
-        )
-        return
-    follow(DEPENDENT)
     row = tl.program_id(0).to(tl.int64) * size
     at = tl.arange(0, SIZE)
     mask = at < size
@@ -63,22 +48,14 @@ def supports(x: Tensor, residual: Tensor | None) -> bool:
 
 
 def add_norm(
-    x: Tensor,
-    residual: Tensor | None,
-    weight: Tensor,
-    eps: float,
-    *,
-    zero_centered: bool,
-    ahead: Tensor | None = None,
+    x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, *, zero_centered: bool
 ) -> tuple[Tensor, Tensor]:
     """See `naive.add_norm`."""
     size = x.shape[-1]
     block = triton.next_power_of_2(size)
     normed = torch.empty_like(x)
     total = x if residual is None else torch.empty_like(x)
-    rows = x.numel() // size
-    more, asked = ahead_of(ahead, x)
-    _add_norm[(rows + more,)](
+    _add_norm[(x.numel() // size,)](
         x,
         x if residual is None else residual,
         weight,
@@ -86,12 +63,9 @@ def add_norm(
         total,
         size,
         eps,
-        rows=rows,
         ADDS=residual is not None,
         ZERO_CENTERED=zero_centered,
         SIZE=block,
-        **asked,
-        **dependent(x.device),
         num_warps=min(16, max(4, block // 512)),
     )
     return normed, total

@@ -11,14 +11,12 @@ from ddtree_engine.ops.gated_norm import vectorized
 __all__ = ["gated_norm"]
 
 
-def gated_norm(
-    x: Tensor, gate: Tensor, weight: Tensor, eps: float, ahead: Tensor | None = None
-) -> Tensor:
-    """See `naive.gated_norm`; `ahead` is the weight of the product that follows."""
+def gated_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """See `naive.gated_norm`."""
     if runs_kernel(x, gate, weight):
         from ddtree_engine.ops.gated_norm import kernel
 
         if kernel.supports(x, gate):
             with torch.cuda.device(x.device):
-                return kernel.gated_norm(x, gate, weight, eps, ahead)
+                return kernel.gated_norm(x, gate, weight, eps)
     return vectorized.gated_norm(x, gate, weight, eps)

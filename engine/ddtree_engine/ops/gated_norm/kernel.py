@@ -7,12 +7,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ddtree_engine.ops.overlap import ahead_of, ask_ahead, dependent, follow, follow_without_waiting
-
 BLOCK_ROWS = 8
 
 
-@triton.jit(do_not_specialize=["rows", "blocks"])
+@triton.jit(do_not_specialize=["rows"])
 def _gated_norm(
     x,
     gate,
@@ -26,21 +24,9 @@ def _gated_norm(
     gate_row,
     gate_head,
     eps,
-    ahead,
-    ahead_rows,
-    ahead_stride,
-    blocks,
     ROWS: tl.constexpr,
     DIM: tl.constexpr,
-    ASM: tl.constexpr,
-    DEPENDENT: tl.constexpr,
 ):
-    if tl.program_id(0) >= blocks:
-        follow_without_waiting(DEPENDENT)
-        program = tl.program_id(0) - blocks
-        ask_ahead(ahead, ahead_rows, ahead_stride, program, tl.num_programs(0) - blocks, ASM)
-        return
-    follow(DEPENDENT)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     dim = tl.arange(0, DIM)
     node, head = row // heads, row % heads
@@ -65,15 +51,11 @@ def supports(x: Tensor, gate: Tensor) -> bool:
     return all(t.stride(3) == 1 and t.stride(0) == t.shape[1] * t.stride(1) for t in (x, gate))
 
 
-def gated_norm(
-    x: Tensor, gate: Tensor, weight: Tensor, eps: float, ahead: Tensor | None = None
-) -> Tensor:
+def gated_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See `naive.gated_norm`."""
     B, N, H, d = x.shape
     out = torch.empty(B, N, H, d, dtype=gate.dtype, device=x.device)
-    blocks = triton.cdiv(B * N * H, BLOCK_ROWS)
-    more, asked = ahead_of(ahead, x)
-    _gated_norm[(blocks + more,)](
+    _gated_norm[(triton.cdiv(B * N * H, BLOCK_ROWS),)](
         x,
         gate,
         weight,
@@ -84,11 +66,8 @@ def gated_norm(
         *x.stride()[1:3],
         *gate.stride()[1:3],
         eps,
-        blocks=blocks,
         ROWS=BLOCK_ROWS,
         DIM=triton.next_power_of_2(d),
-        **asked,
-        **dependent(x.device),
         num_warps=4,
     )
     return out

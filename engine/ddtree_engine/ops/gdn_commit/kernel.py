@@ -11,8 +11,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ddtree_engine.ops.overlap import dependent, follow
-
 VALUES = 32
 WARPS = 4
 
@@ -99,9 +97,7 @@ def _gdn_commit(
     K: tl.constexpr,
     KEY: tl.constexpr,
     VALUE: tl.constexpr,
-    DEPENDENT: tl.constexpr,
 ):
-    follow(DEPENDENT)
     head = tl.program_id(1)
     layer = (tl.program_id(2) // requests).to(tl.int64)
     b = tl.program_id(2) % requests
@@ -214,6 +210,5 @@ def gdn_commit(
         K=weight.shape[2],
         KEY=triton.next_power_of_2(dk),
         VALUE=values,
-        **dependent(state.device),
         num_warps=WARPS,
     )

@@ -8,7 +8,6 @@ import triton.language as tl
 from torch import Tensor
 
 from ddtree_engine.ops.gdn_inputs.result import GdnInputs
-from ddtree_engine.ops.overlap import dependent, follow
 from ddtree_engine.ops.tree_conv.kernel import convolve
 
 BLOCK_NODES = 8
@@ -54,9 +53,7 @@ def _gdn_inputs(
     K: tl.constexpr,
     NODES: tl.constexpr,
     DIM: tl.constexpr,
-    DEPENDENT: tl.constexpr,
 ):
-    follow(DEPENDENT)
     head = tl.program_id(0)
     request = tl.program_id(2)
     node = tl.program_id(1) * NODES + tl.arange(0, NODES)
@@ -183,7 +180,6 @@ def gdn_inputs(
         K=weight.shape[1],
         NODES=BLOCK_NODES,
         DIM=triton.next_power_of_2(max(key_dim, value_dim)),
-        **dependent(x.device),
         num_warps=4,
     )
     return GdnInputs(q, k, v, g, beta)

@@ -7,8 +7,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ddtree_engine.ops.overlap import dependent, follow
-
 
 @triton.jit
 def _qk_norm_rope(
@@ -35,9 +33,7 @@ def _qk_norm_rope(
     eps,
     ZERO_CENTERED: tl.constexpr,
     SIZE: tl.constexpr,
-    DEPENDENT: tl.constexpr,
 ):
-    follow(DEPENDENT)
     row = tl.program_id(1).to(tl.int64)
     head = tl.program_id(0)
     at = tl.arange(0, SIZE)
@@ -124,7 +120,6 @@ def qk_norm_rope(
         eps,
         ZERO_CENTERED=zero_centered,
         SIZE=triton.next_power_of_2(d),
-        **dependent(q.device),
         num_warps=1,
     )
     return q_out, k_out, v_out

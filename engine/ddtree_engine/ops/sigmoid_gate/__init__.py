@@ -11,12 +11,12 @@ from ddtree_engine.ops.sigmoid_gate import vectorized
 __all__ = ["sigmoid_gate"]
 
 
-def sigmoid_gate(x: Tensor, gate: Tensor, ahead: Tensor | None = None) -> Tensor:
-    """See `naive.sigmoid_gate`; `ahead` is the weight of the product that follows."""
+def sigmoid_gate(x: Tensor, gate: Tensor) -> Tensor:
+    """See `naive.sigmoid_gate`."""
     if runs_kernel(x, gate):
         from ddtree_engine.ops.sigmoid_gate import kernel
 
         if kernel.supports(x, gate):
             with torch.cuda.device(x.device):
-                return kernel.sigmoid_gate(x, gate, ahead)
+                return kernel.sigmoid_gate(x, gate)
     return vectorized.sigmoid_gate(x, gate)

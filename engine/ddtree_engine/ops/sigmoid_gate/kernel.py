@@ -7,32 +7,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ddtree_engine.ops.overlap import ahead_of, ask_ahead, dependent, follow, follow_without_waiting
-
 
 @triton.jit
-def _sigmoid_gate(
-    x,
-    gate,
-    out,
-    heads,
-    size,
-    gate_row,
-    gate_head,
-    ahead,
-    ahead_rows,
-    ahead_stride,
-    SIZE: tl.constexpr,
-    ASM: tl.constexpr,
-    DEPENDENT: tl.constexpr,
-):
-    if tl.program_id(0) >= heads:
-        follow_without_waiting(DEPENDENT)
-        more = tl.num_programs(0) - heads
-        program = tl.program_id(1) * more + tl.program_id(0) - heads
-        ask_ahead(ahead, ahead_rows, ahead_stride, program, more * tl.num_programs(1), ASM)
-        return
-    follow(DEPENDENT)
+def _sigmoid_gate(x, gate, out, heads, size, gate_row, gate_head, SIZE: tl.constexpr):
     row = tl.program_id(1).to(tl.int64)
     head = tl.program_id(0)
     at = tl.arange(0, SIZE)
@@ -50,12 +27,11 @@ def supports(x: Tensor, gate: Tensor) -> bool:
     return x.is_contiguous() and gate.stride(3) == 1 and rows
 
 
-def sigmoid_gate(x: Tensor, gate: Tensor, ahead: Tensor | None = None) -> Tensor:
+def sigmoid_gate(x: Tensor, gate: Tensor) -> Tensor:
     """See `naive.sigmoid_gate`."""
     B, N, H, d = x.shape
     out = torch.empty_like(x)
-    more, asked = ahead_of(ahead, x)
-    _sigmoid_gate[(H + triton.cdiv(more, B * N), B * N)](
+    _sigmoid_gate[(H, B * N)](
         x,
         gate,
         out,
@@ -64,8 +40,6 @@ def sigmoid_gate(x: Tensor, gate: Tensor, ahead: Tensor | None = None) -> Tensor
         gate.stride(1),
         gate.stride(2),
         SIZE=triton.next_power_of_2(d),
-        **asked,
-        **dependent(x.device),
         num_warps=1,
     )
     return out

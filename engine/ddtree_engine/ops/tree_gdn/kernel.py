@@ -22,8 +22,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ddtree_engine.ops.overlap import dependent, follow
-
 MAX_NODES = 129
 MAX_KEY_DIM = 128
 """Of keys of 256 in float32 a tile needs up to 360 KiB of shared memory, more than any GPU has."""
@@ -134,9 +132,7 @@ def _tree_gdn(
     KEY: tl.constexpr,
     VALUE: tl.constexpr,
     PRECISION: tl.constexpr,
-    DEPENDENT: tl.constexpr,
 ):
-    follow(DEPENDENT)
     head = tl.program_id(1)
     b = tl.program_id(2)
     q += b * q_batch + (head // GROUP) * q_head
@@ -349,7 +345,6 @@ def tree_gdn(
         KEY=max(16, triton.next_power_of_2(dk)),
         VALUE=tiling.values,
         PRECISION=precision,
-        **dependent(q.device),
         num_warps=tiling.warps,
     )
     return out
