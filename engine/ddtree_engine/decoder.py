@@ -26,7 +26,7 @@ from ddtree_engine.device_round import DeviceRound, RoundShape
 from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.errors import CapacityError, EngineError, RequestError
 from ddtree_engine.ops.topk_logprob import topk_logprob
-from ddtree_engine.round_pipeline import DEPTH, RoundPipeline, bucket
+from ddtree_engine.round_pipeline import DEPTH, RoundPipeline, bucket, context_bucket
 from ddtree_engine.row_state import RowState
 from ddtree_engine.sampling import choose_batch
 from ddtree_engine.sequence import Mode, Sequence, Speculation
@@ -318,6 +318,9 @@ class Decoder:
         chain = 0 if self.drafter is None else self.drafter.config.block_size - 1
         return RoundShape(
             rows=bucket(len(running), self.rows),
+            context=context_bucket(
+                max(self.cache.lengths[: len(running)]) + self.cache.unread, self.cache.max_length
+            ),
             budget=max(
                 (
                     one.speculation.budget if one.speculation.mode is Mode.TREE else chain

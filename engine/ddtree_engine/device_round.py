@@ -34,6 +34,7 @@ class RoundShape:
 
     Attributes:
         rows: B, the requests that it has room for: rows 0 to B-1 of the caches.
+        context: cache rows of each request that it looks at.
         budget: nodes besides the root of the largest tree.
         width: most candidates a depth; 0 drafts nothing.
         sampled: whether any request draws its tokens; if none does, no noise is made.
@@ -41,6 +42,7 @@ class RoundShape:
     """
 
     rows: int
+    context: int
     budget: int = 0
     width: int = 0
     sampled: bool = False
@@ -126,8 +128,8 @@ class DeviceRound:
         self.block_tokens[:, 0] = self.state.anchors[self.rows]
         hidden = self.drafter.draft(
             self.target.embed(self.block_tokens),
-            self.drafter_cache.keys[:, self.rows],
-            self.drafter_cache.values[:, self.rows],
+            self.drafter_cache.keys[:, self.rows, : self.shape.context],
+            self.drafter_cache.values[:, self.rows, : self.shape.context],
             self.state.lengths[self.rows],
         )
         logits = self.target.head(hidden)
@@ -154,7 +156,12 @@ class DeviceRound:
         batch = TreeBatch(trees.tokens, trees.depths, trees.ancestors, trees.ancestors, trees.taps)
         layers = self.drafter.config.target_layer_ids if self.drafter is not None else ()
         found = self.target.verify(
-            batch, self.cache, self.rows, layers, lengths=self.state.lengths[self.rows]
+            batch,
+            self.cache,
+            self.rows,
+            layers,
+            lengths=self.state.lengths[self.rows],
+            context=self.shape.context,
         )
         return found, self.target.head(found.hidden)
 

@@ -26,6 +26,9 @@ DEPTH = 2
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Batch sizes that rounds are captured for."""
 
+CONTEXTS = (2048, 8192, 32768, 131072)
+"""Lengths up to which rounds are captured, besides the caches': attention is cut by them."""
+
 MAX_GRAPHS = 64
 """Shapes that are kept; past it the one used least recently goes."""
 
@@ -54,6 +57,11 @@ class _InFlight:
 def bucket(count: int, rows: int) -> int:
     """Return the smallest batch size of a round that holds `count` requests of `rows` rows."""
     return min(rows, next((size for size in BUCKETS if size >= count), rows))
+
+
+def context_bucket(longest: int, room: int) -> int:
+    """Return the smallest length of a round that holds `longest` tokens; `room` in the caches."""
+    return min(room, next((size for size in CONTEXTS if size >= longest), room))
 
 
 class GraphedRound:

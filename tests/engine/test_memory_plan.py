@@ -42,7 +42,7 @@ def test_the_27b_fits_an_h200_and_no_card_of_half_its_size() -> None:
 def test_a_round_keeps_what_was_planned(target: TargetModel, drafter: DrafterModel) -> None:
     bench = Bench(target, drafter, rows=1, max_length=40)
     for speculation in (Speculation(Mode.AR), Speculation(Mode.TREE, budget=20, topk=4)):
-        shape = bench.shape(speculation, SamplingParams())
+        shape = bench.shape(speculation, 30, SamplingParams())
         bench.place(shape, 30, SamplingParams())
         steps = bench.round_of(shape)
         found, _ = steps.verify(steps.build(steps.draft()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from ddtree_engine.comparison import label
 from ddtree_engine.device_round import DeviceRound, RoundShape
 from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.ops.tree_walk import Walk
+from ddtree_engine.round_pipeline import context_bucket
 from ddtree_engine.row_state import RowState
 from ddtree_engine.sampling import SamplingParams
 from ddtree_engine.sequence import Mode, Speculation
@@ -92,15 +93,18 @@ class Bench:
         self.cache.states.normal_(0.0, 0.1)
         self._floors: dict[RoundShape, Timing] = {}
 
-    def shape(self, speculation: Speculation, sampling: SamplingParams) -> RoundShape:
-        """The round of a mode."""
+    def shape(self, speculation: Speculation, prefix: int, sampling: SamplingParams) -> RoundShape:
+        """The round of a mode behind a prefix."""
+        block = 1 if self.drafter is None else self.drafter.config.block_size
+        context = context_bucket(prefix + block, self.cache.max_length)
         sampled = not sampling.greedy
         filters = sampled and bool(sampling.top_k or sampling.top_p < 1.0)
         if speculation.mode is Mode.AR or self.drafter is None:
-            return RoundShape(self.rows, sampled=sampled, filters=filters)
+            return RoundShape(self.rows, context, sampled=sampled, filters=filters)
         tree = speculation.mode is Mode.TREE
         return RoundShape(
             rows=self.rows,
+            context=context,
             budget=speculation.budget if tree else self.drafter.config.block_size - 1,
             width=speculation.topk if tree else 1,
             sampled=sampled,
@@ -131,13 +135,14 @@ class Bench:
     ) -> Measured:
         """Measure one mode at one prefix, and its floor where that is new."""
         sampling = sampling or SamplingParams()
-        shape = self.shape(speculation, sampling)
+        shape = self.shape(speculation, prefix, sampling)
         self.place(shape, prefix, sampling)
         steps = self.round_of(shape)
-        if shape not in self._floors:
+        alike = replace(shape, context=0)  # products do not depend on it
+        if alike not in self._floors:
             products = products_of(self.target, self.drafter, shape)
             floor = graphed(run_products(products), self.device)
-            self._floors[shape] = measure(floor, self.device, runs=runs)
+            self._floors[alike] = measure(floor, self.device, runs=runs)
 
         def rewind() -> None:
             self.state.lengths.fill_(prefix)
@@ -151,7 +156,7 @@ class Bench:
             prefix=prefix,
             rows=self.rows,
             round=whole,
-            floor=self._floors[shape],
+            floor=self._floors[alike],
             floor_bytes=bytes_of(products_of(self.target, self.drafter, shape)),
             stages=self._stages(steps, rewind, runs) if stages else {},
             state_bytes=found.stash.nbytes // self.rows,

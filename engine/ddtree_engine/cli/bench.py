@@ -160,7 +160,7 @@ def _profile(bench: Bench, mode: Any, prefix: int, quiet: bool) -> dict[str, Any
     import torch
 
     with torch.inference_mode():
-        shape = bench.shape(mode, SamplingParams())
+        shape = bench.shape(mode, prefix, SamplingParams())
         bench.place(shape, prefix, SamplingParams())
         work = graphed(bench.round_of(shape), bench.device)
         found = profile(work, lambda: bench.state.lengths.fill_(prefix), PROFILED_ROUNDS)

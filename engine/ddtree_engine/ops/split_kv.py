@@ -22,6 +22,8 @@ from torch import Tensor
 from ddtree_engine.ops.device import multiprocessors, shared_memory
 
 MAX_HEAD_DIM = 256
+LONG_CONTEXT = 4096
+"""Keys from which on larger tiles of rows pay: each tile reads the whole context."""
 _MAX_PIECES = 64
 
 _NEVER: tl.constexpr = tl.constexpr(float("-inf"))
@@ -248,7 +250,7 @@ class Tiling(NamedTuple):
 def choose_tiling(
     *, rows: int, row_bytes: int, context: int, heads: int, memory: int, processors: int
 ) -> Tiling:
-    """The tiling of a launch.
+    """The tiling of a launch: of those measured the fastest, or close to it.
 
     Args:
         rows: query rows that share a key head.
@@ -258,15 +260,23 @@ def choose_tiling(
         memory: shared memory of a block, in bytes.
         processors: of the GPU.
     """
-    tile = min(64, max(16, triton.next_power_of_2(rows)))
-    room = memory - tile * row_bytes
-    # Keys and values of 64 rows twice, one block in flight, if that goes into the room.
-    for columns, stages in ((64, 2), (32, 2), (32, 1), (16, 1)):
-        if 2 * stages * columns * row_bytes <= room:
+    if rows <= 16:
+        tile, warps = 16, 8
+    elif rows >= 512 or (rows > 64 and context > LONG_CONTEXT):
+        tile, warps = 128, 8
+    else:
+        tile, warps = min(64, triton.next_power_of_2(rows)), 4
+    # 16 KiB of keys and of values a block, three of each in flight, where that goes in.
+    wanted = max(16, (1 << 14) // row_bytes)
+    for columns, stages in ((wanted, 3), (wanted, 2), (wanted, 1), (16, 1)):
+        if (tile + 2 * stages * columns) * row_bytes <= memory:
             break
-    pieces = -(-2 * processors // (heads * -(-rows // tile)))
+        if tile == 128:
+            tile, warps = 64, 4
+    # As many programs as run at the same time, one of each tile being for the rows' own keys.
+    pieces = max(1, processors // (heads * -(-rows // tile)) - 1)
     pieces = min(pieces, -(-context // columns), _MAX_PIECES - 1)
-    return Tiling(tile, columns, pieces, 8 if tile * row_bytes >= 64 * 512 else 4, stages)
+    return Tiling(tile, columns, pieces, warps, stages)
 
 
 def supports(*tensors: Tensor) -> bool:

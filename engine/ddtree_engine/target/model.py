@@ -136,6 +136,7 @@ class TargetModel(nn.Module):
         feature_layers: Sequence[int] = (),
         *,
         lengths: Tensor | None = None,
+        context: int | None = None,
     ) -> Verification:
         """Run every node of every tree, each after its own ancestors; `cache` is only read.
 
@@ -146,8 +147,9 @@ class TargetModel(nn.Module):
             feature_layers: layers whose residual stream the drafter wants.
             lengths: [B] int64, committed tokens of each row, where only the device knows them: no
                 shape then depends on them. None takes what `cache` says.
+            context: with `lengths`, how many cache rows to look at, at least as many.
         """
-        T = cache.max_length
+        T = cache.max_length if context is None else context
         if lengths is None:
             T = max(cache.lengths[rows])
             lengths = torch.tensor(cache.lengths[rows], device=batch.tokens.device)
