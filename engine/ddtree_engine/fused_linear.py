@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+
+from ddtree_engine.ops.few_rows_linear import few_rows_linear
 
 
 def fuse(*linears: nn.Linear) -> Tensor:
@@ -27,4 +28,4 @@ def project(x: Tensor, fused: Tensor | None, *linears: nn.Linear) -> Tensor:
     """Outputs of `linears` for `x` side by side: one product where they are fused."""
     if fused is None:
         return torch.cat([linear(x) for linear in linears], dim=-1)
-    return F.linear(x, fused)
+    return few_rows_linear(x, fused)

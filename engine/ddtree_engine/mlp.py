@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ddtree_engine.fused_linear import fuse, project
+from ddtree_engine.ops.few_rows_linear import few_rows_linear
 from ddtree_engine.ops.silu_mul import silu_mul
 
 
@@ -30,5 +31,4 @@ class GatedMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B, N, H] to [B, N, H]."""
         hidden = silu_mul(project(x, self._gate_up, self.gate_proj, self.up_proj))
-        out: Tensor = self.down_proj(hidden)
-        return out
+        return few_rows_linear(hidden, self.down_proj.weight)

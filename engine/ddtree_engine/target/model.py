@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ddtree_engine.cache import Stash, TargetCache
 from ddtree_engine.config import LayerType, TargetConfig
 from ddtree_engine.mlp import GatedMLP
 from ddtree_engine.norm import RMSNorm
+from ddtree_engine.ops.few_rows_linear import few_rows_linear
 from ddtree_engine.rope import RotaryEmbedding
 from ddtree_engine.target.attention import Attention
 from ddtree_engine.target.gated_delta_net import GatedDeltaNet
@@ -118,7 +118,7 @@ class TargetModel(nn.Module):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of normed hidden states [..., H], in their dtype."""
-        return F.linear(hidden, self.head_weight)
+        return few_rows_linear(hidden, self.head_weight)
 
     def decoder_layers(self) -> list[DecoderLayer]:
         """The layers in order, with their type."""

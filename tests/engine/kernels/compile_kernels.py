@@ -17,6 +17,7 @@ from ddtree_engine.ops import split_kv
 from ddtree_engine.ops.add_norm import kernel as add_norm
 from ddtree_engine.ops.conv_commit import kernel as conv_commit
 from ddtree_engine.ops.draft_trees import kernel as draft_trees
+from ddtree_engine.ops.few_rows_linear import kernel as few_rows_linear
 from ddtree_engine.ops.gated_norm import kernel as gated_norm
 from ddtree_engine.ops.gdn_commit import kernel as gdn_commit
 from ddtree_engine.ops.gdn_inputs import kernel as gdn_inputs
@@ -36,6 +37,7 @@ POINTERS = {
     **dict.fromkeys(["taps", "lengths", "path_lengths", "best", "ids"], "*i64"),
     **dict.fromkeys(["choices", "tokens", "parents", "depths", "sizes", "path", "bonus"], "*i64"),
     **dict.fromkeys(["anchors", "budgets", "widths", "starts"], "*i64"),
+    "arrived": "*i32",
     **dict.fromkeys(["scale", "eps"], "fp32"),
     "log_probs": "*fp32",
     "ancestors": "*i1",
@@ -100,6 +102,18 @@ def main() -> None:
     show("qk_norm_rope", qk_norm_rope._qk_norm_rope, {"ZERO_CENTERED": True, "SIZE": 256}, 1)
     show("sigmoid_gate", sigmoid_gate._sigmoid_gate, {"SIZE": 256}, 1)
     show("gdn_commit", gdn_commit._gdn_commit, {"GROUP": 3, "K": 4, "KEY": 128, "VALUE": 32})
+    for rows, outputs in ((16, 34816), (32, 5120), (64, 16480)):
+        cut = few_rows_linear.choose_tiling(
+            rows=rows, outputs=outputs, inputs=5120, memory=memory, processors=132
+        )
+        sizes = {"X_ROWS": rows, "OUTPUTS": cut.outputs, "COLUMNS": few_rows_linear.COLUMNS}
+        show(
+            f"few_rows_linear of {rows}",
+            few_rows_linear._few_rows_linear,
+            {**sizes, "SHARED": cut.parts > 1},
+            4,
+            cut.stages,
+        )
     show("silu_mul", silu_mul._silu_mul, {"BLOCK": 1024})
     show("gated_norm", gated_norm._gated_norm, {"ROWS": 8, "DIM": 128})
     for nodes, floats in ((1, "bf16"), (65, "bf16"), (65, "fp32")):
