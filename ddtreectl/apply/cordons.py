@@ -181,6 +181,8 @@ def _settle(session: Session, target: Target, facts: HostFacts) -> int:
     fresh = [error for error in errors if error.last is None or error.last > since]
     if key is None or not fresh or log.now is None:
         return 0
-    content = {**facts.records.settled, key: log.now}
+    # The clock of the host tells whole seconds; an error of this very second is one of them.
+    until = max(log.now, *(error.last or 0.0 for error in fresh))
+    content = {**facts.records.settled, key: until}
     session.host.put(session.layout.settled, json.dumps(content, sort_keys=True).encode())
     return len(fresh)

@@ -8,14 +8,14 @@ from rich.markup import escape
 
 from ddtreectl.apply import cordons
 from ddtreectl.apply import drain as draining
-from ddtreectl.apply.cordons import Cordoned
+from ddtreectl.apply.cordons import Cordoned, Uncordoned
 from ddtreectl.apply.drain import LEFT, Drained
 from ddtreectl.apply.interrupts import InterruptedByOperatorError, Interrupts
 from ddtreectl.apply.kept_cordons import KeptCordons
 from ddtreectl.apply.session import Session
 from ddtreectl.cli import output
 from ddtreectl.cli.context import Context, Json, context
-from ddtreectl.errors import ExitCode
+from ddtreectl.errors import DdtreectlError, ExitCode
 from ddtreectl.inventory.select import Place, Target, find_target
 
 Targets = Annotated[
@@ -60,32 +60,23 @@ def uncordon(ctx: typer.Context, targets: Targets, as_json: Json = False) -> int
     uncordon its GPUs too.
     """
     opened, kept = _open(context(ctx), targets)
-    done = [cordons.uncordon(entry.session, entry.target, kept) for entry in opened]
+    done: list[Uncordoned] = []
+    failures: list[tuple[Target, DdtreectlError]] = []
+    for entry in opened:
+        try:
+            done.append(cordons.uncordon(entry.session, entry.target, kept))
+        except DdtreectlError as error:
+            failures.append((entry.target, error))
     if as_json:
-        output.document(
-            {
-                "uncordoned": [
-                    {
-                        "target": str(entry.target),
-                        "ended": [{**c.to_json(), "kept": c.kept} for c in entry.ended],
-                        "settled_errors": entry.settled,
-                        "still": entry.still.to_json() if entry.still else None,
-                    }
-                    for entry in done
-                ]
-            }
-        )
-        return int(ExitCode.DONE)
-    for entry in done:
-        told = [str(c).replace(" is cordoned", " was cordoned", 1) for c in entry.ended]
-        if entry.settled:
-            kinds = "kind" if entry.settled == 1 else "kinds"
-            told.append(f"{entry.settled} {kinds} of errors in its kernel log are settled")
-        said = "; ".join(told) or "it was not cordoned"
-        output.stdout().print(f"{entry.target}: {escape(said)}")
-        if entry.still:
-            output.stdout().print(f"  [yellow]still[/]: {escape(str(entry.still))}")
-    return int(ExitCode.DONE)
+        output.document(_uncordoned_document(done, failures))
+    else:
+        for result in done:
+            _say_uncordoned(result)
+        for _, failure in failures:
+            output.error(failure, as_json=False)
+    if done and failures:
+        return int(ExitCode.PARTIAL)
+    return int(failures[0][1].exit_code if failures else ExitCode.DONE)
 
 
 def drain(
@@ -171,6 +162,34 @@ def _cordoned_document(entry: Cordoned) -> dict[str, object]:
         "kept": entry.cordon.kept,
         "unreachable": entry.unreachable or None,
     }
+
+
+def _uncordoned_document(
+    done: list[Uncordoned], failures: list[tuple[Target, DdtreectlError]]
+) -> dict[str, object]:
+    return {
+        "uncordoned": [
+            {
+                "target": str(entry.target),
+                "ended": [{**cordon.to_json(), "kept": cordon.kept} for cordon in entry.ended],
+                "settled_errors": entry.settled,
+                "still": entry.still.to_json() if entry.still else None,
+            }
+            for entry in done
+        ],
+        "failed": [{"target": str(target), "error": error.message} for target, error in failures],
+    }
+
+
+def _say_uncordoned(entry: Uncordoned) -> None:
+    told = [str(cordon).replace(" is cordoned", " was cordoned", 1) for cordon in entry.ended]
+    if entry.settled:
+        kinds = "kind" if entry.settled == 1 else "kinds"
+        told.append(f"{entry.settled} {kinds} of errors in its kernel log are settled")
+    said = "; ".join(told) or "it was not cordoned"
+    output.stdout().print(f"{entry.target}: {escape(said)}")
+    if entry.still:
+        output.stdout().print(f"  [yellow]still[/]: {escape(str(entry.still))}")
 
 
 def _say_cordoned(entry: Cordoned) -> None:

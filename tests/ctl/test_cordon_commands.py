@@ -59,7 +59,8 @@ def test_a_host_that_cannot_be_reached_is_cordoned_for_this_inventory(
     assert run([*words, "drain", "ct129"]) == 4
     assert "ct129: cordoned" in capsys.readouterr().out
     assert len(KeptCordons(Path(NOBODY_LISTENS)).of("ct129")) == 2
-    assert run([*words, "uncordon", "ct129"]) == 4
+    assert run([*words, "uncordon", "ct129", "ct200"]) == 4
+    assert capsys.readouterr().err.count("does not answer") == 2
     assert KeptCordons(Path(NOBODY_LISTENS)).of("ct129") == ()
 
 
