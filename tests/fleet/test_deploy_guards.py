@@ -45,18 +45,6 @@ def operator(operators: list[Deployer]) -> Deployer:
 # ---- GPUs ----
 
 
-def test_memory_is_back_at_its_baseline_before_the_next_service_loads(operator: Deployer) -> None:
-    healthy = operator.host.healthy_gpus
-    uuid = healthy.gpus[0].uuid
-    operator.host.set_gpus(replace(healthy, holders=(Holder(uuid, UNITS, 40_000),)))
-    swapped = operator.deploy("linear")
-    assert swapped.returncode == 0, swapped.stderr
-    assert f"GPU 0 ({uuid}): 40004 MiB before, 4 MiB now" in swapped.stderr
-    back = operator.run("rollback", "h1")
-    assert back.returncode == 0, back.stderr
-    operator.assert_as_found()
-
-
 def test_memory_that_is_not_given_back_ends_the_swap(operator: Deployer) -> None:
     healthy = operator.host.healthy_gpus
     uuid = healthy.gpus[0].uuid

@@ -5,6 +5,7 @@ The tests share hosts and hand them on as they found them: generation 1, mode tr
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.fleet.deployer import (
     read_until,
     serving_hosts,
 )
+from tests.fleet.lab.gpu import Holder
 from tests.fleet.lab.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -64,8 +66,12 @@ def test_deployed_on_real_systemd(operator: Deployer) -> None:
 
 def test_swap_and_roll_back(operator: Deployer) -> None:
     before = operator.engines()
+    healthy = operator.host.healthy_gpus
+    uuid = healthy.gpus[0].uuid
+    operator.host.set_gpus(replace(healthy, holders=(Holder(uuid, "ddtree-gpu0-*", 40_000),)))
     swapped = operator.deploy("linear")
     assert swapped.returncode == 0, swapped.stderr
+    assert f"GPU 0 ({uuid}): 40004 MiB before, 4 MiB now" in swapped.stderr
     generation, mode, health = operator.facts()
     assert (mode, health) == ("linear", "healthy")
     assert generation != 1
