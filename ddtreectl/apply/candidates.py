@@ -12,7 +12,7 @@ from ddtreectl.inventory.select import Place
 from ddtreectl.inventory.service import ServiceSpec
 from ddtreectl.plan.step import Candidate
 from ddtreectl.plan.wish import Wish, next_number, serving
-from ddtreectl.units import sglang
+from ddtreectl.units import guard, sglang
 from ddtreectl.units.render import render
 
 UNKNOWN_ENVIRONMENT = "engine-unknown"
@@ -33,8 +33,12 @@ def new_generation(
     *,
     force: bool = False,
     new_gpu: bool = False,
+    guarded: tuple[str, str] | None = None,
 ) -> tuple[Wish, Request | None]:
-    """The next generation of a slot, and the environment that fits the host."""
+    """The next generation of a slot, and the environment that fits the host.
+
+    `guarded` has the router's URL and HOST/SLOT, where the unit is to ask before it starts.
+    """
     request, refusal = None, ""
     try:
         request = provisioned(place.host, facts, ingredients(), service.backend)
@@ -55,6 +59,7 @@ def new_generation(
         generation=number,
         environment=environment,
         gpus=gpus,
+        guarded=guarded,
     )
     candidate = Candidate(
         number=number,
@@ -65,6 +70,7 @@ def new_generation(
         environment_file=unit.environment_file,
         staged=False,
         gpus=tuple(gpu.uuid for gpu in gpus if gpu.uuid),
+        guard=guard.script() if guarded else "",
     )
     wish = Wish(place, candidate, unit.argv, force=force, new_gpu=new_gpu, refusal=refusal)
     return wish, request

@@ -60,7 +60,9 @@ class Deployment:
     def plan(self, service: ServiceSpec, *, force: bool = False, new_gpu: bool = False) -> Plan:
         """What `deploy` would do now. Changes nothing."""
         facts = facts_for(self._session, service)
-        wish, _ = new_generation(self._place, service, facts, force=force, new_gpu=new_gpu)
+        wish, _ = new_generation(
+            self._place, service, facts, force=force, new_gpu=new_gpu, guarded=self._guarded
+        )
         return self._with_swap_note(self._routed(plan_swap(wish, facts)), facts)
 
     def plan_rollback(self, to: int | None) -> Plan:
@@ -83,7 +85,7 @@ class Deployment:
             with self._session.report.step(LOOK):
                 facts = facts_for(self._session, service)
                 wish, request = new_generation(
-                    self._place, service, facts, force=force, new_gpu=new_gpu
+                    self._place, service, facts, force=force, new_gpu=new_gpu, guarded=self._guarded
                 )
             plan = self._routed(plan_swap(wish, facts))
             return self._apply("deploy", plan, facts, recovered, request)
@@ -121,6 +123,14 @@ class Deployment:
         if recovered is not None:
             self._put_back()
         return recovered
+
+    @property
+    def _guarded(self) -> tuple[str, str] | None:
+        """What the unit asks before it starts, where the slot is behind a router."""
+        router = self._session.router
+        worker = router.worker(self._place) if router else None
+        url = router.urls.get(self._place.host_name) if router else None
+        return (url, worker.name) if worker and url else None
 
     def _routed(self, plan: Plan) -> Plan:
         """The plan with what the router of the fleet makes necessary."""

@@ -11,6 +11,7 @@ from ddtreectl.errors import StepError
 from ddtreectl.facts.records import UNKNOWN, Generation, Status
 from ddtreectl.hosts.protocol import check
 from ddtreectl.plan.step import Candidate
+from ddtreectl.units import guard
 
 
 def stage(session: Session, slot: str, candidate: Candidate) -> None:
@@ -32,6 +33,8 @@ def stage(session: Session, slot: str, candidate: Candidate) -> None:
     }
     session.host.put(f"{folder}/{candidate.unit}", candidate.unit_text.encode())
     session.host.put(f"{folder}/environment", candidate.environment_file.encode(), mode=0o600)
+    if candidate.guard:
+        session.host.put(f"{folder}/{guard.NAME}", candidate.guard.encode())
     mark(session, slot, candidate.number, "pending")
     session.host.put(f"{folder}/generation.json", json.dumps(record, sort_keys=True).encode())
 

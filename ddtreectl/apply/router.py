@@ -38,11 +38,13 @@ class Router:
     Attributes:
         settings: its section of the inventory.
         workers: all workers, by name.
+        urls: where each host reaches it.
         open: a session with its host.
     """
 
     settings: RouterSettings
     workers: Mapping[str, Worker]
+    urls: Mapping[str, str]
     open: Callable[[], Session]
     _session: Session | None = field(default=None, init=False)
 

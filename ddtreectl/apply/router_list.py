@@ -21,7 +21,7 @@ Change = Literal["show", "add", "remove", "move", "unmove"]
 
 # Arguments: the folder, what to do, and its words.
 #   add SLOT URL | remove SLOT | move SLOT OTHER (OTHER stands for SLOT from now on) | unmove SLOT
-_PROGRAM = r"""
+PROGRAM = r"""
 import fcntl, json, os, sys
 folder, change, words = sys.argv[1], sys.argv[2], sys.argv[3:]
 def read():
@@ -88,7 +88,7 @@ def change(session: Session, what: Change, *words: str) -> tuple[dict[str, str],
         UnreachableError: the router's host does not answer.
         StepError: the list cannot be read or written.
     """
-    argv = [session.python, "-IS", "-c", _PROGRAM, folder(session), what, *words]
+    argv = [session.python, "-IS", "-c", PROGRAM, folder(session), what, *words]
     result = session.host.run(argv, deadline=DEADLINE)
     found = f"the list of workers on `{session.host.name}` cannot be {_DONE[what]}"
     check(result, found, hint=f"the list is in {folder(session)}")

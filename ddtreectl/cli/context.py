@@ -121,13 +121,13 @@ class Context:
     ) -> "Router | None":
         """The router of the fleet, or None where the inventory has none."""
         from ddtreectl.apply.router import Router
-        from ddtreectl.inventory.workers import workers
+        from ddtreectl.inventory.workers import router_urls, workers
 
         settings = inventory.router
         if settings is None:
             return None
         opened = partial(self.session, inventory, settings.host, say, behind=False)
-        return Router(settings, workers(inventory), opened)
+        return Router(settings, workers(inventory), router_urls(inventory), opened)
 
 
 def context(ctx: typer.Context) -> Context:

@@ -70,6 +70,26 @@ def workers(inventory: "Inventory") -> dict[str, Worker]:
     return found
 
 
+def router_urls(inventory: "Inventory") -> dict[str, str]:
+    """Where each host reaches the router; hosts that cannot are left out."""
+    router = inventory.router
+    if router is None:
+        return {}
+    ip = ipaddress.ip_address(router.address)
+    found = {}
+    where: str | None
+    for name in inventory.hosts:
+        if name == router.host:
+            where = "127.0.0.1" if ip.is_unspecified else str(ip)
+        elif ip.is_loopback:
+            continue
+        else:
+            where = inventory.hosts[router.host].address if ip.is_unspecified else str(ip)
+        if where:
+            found[name] = _http(where, router.port)
+    return found
+
+
 def _url(host: "HostEntry", slot: "Slot", *, same_host: bool) -> str:
     """Where a slot is reached from the router's host."""
     ip = ipaddress.ip_address(slot.address)
@@ -84,4 +104,8 @@ def _url(host: "HostEntry", slot: "Slot", *, same_host: bool) -> str:
         where = host.address or "127.0.0.1"
     else:
         where = str(ip)
-    return f"http://[{where}]:{slot.port}" if ":" in where else f"http://{where}:{slot.port}"
+    return _http(where, slot.port)
+
+
+def _http(where: str, port: int) -> str:
+    return f"http://[{where}]:{port}" if ":" in where else f"http://{where}:{port}"

@@ -76,6 +76,7 @@ class Candidate:
         environment_file: the content of the file that the unit's EnvironmentFile= names.
         staged: whether it is on the host already, as it is in a rollback.
         gpus: the UUIDs of the cards that it is bound to.
+        guard: the script that its unit runs before it starts; empty without a router.
     """
 
     number: int
@@ -86,6 +87,7 @@ class Candidate:
     environment_file: str
     staged: bool
     gpus: tuple[str, ...] = ()
+    guard: str = ""
 
 
 @dataclass(frozen=True)

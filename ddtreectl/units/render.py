@@ -11,7 +11,7 @@ from ddtreectl.facts.gpu import Gpu
 from ddtreectl.facts.processes import MARK
 from ddtreectl.inventory.layout import Layout, slot_units, unit_name
 from ddtreectl.inventory.service import ServiceSpec
-from ddtreectl.units import confinement, engine, escape, sglang
+from ddtreectl.units import confinement, engine, escape, guard, sglang
 
 RESTART_SECONDS = 10
 WATCHDOG_SECONDS = 120
@@ -42,6 +42,7 @@ def render(
     generation: int,
     environment: str,
     gpus: Sequence[Gpu] = (),
+    guarded: tuple[str, str] | None = None,
 ) -> RenderedUnit:
     """The unit of `generation` of a slot.
 
@@ -52,6 +53,7 @@ def render(
         generation: the generation's number; paths in the unit are this generation's for ever.
         environment: the name of the environment that the engine runs from.
         gpus: the cards that the unit is bound to, as the driver names them.
+        guarded: the URL of the router, and HOST/SLOT, where it is to be asked before a start.
 
     Raises:
         DdtreectlError: a value has no place in a unit, or the template is broken.
@@ -81,6 +83,9 @@ def render(
                 description=escape.setting(f"{what} (generation {generation})"),
                 conflicts=[unit for unit in slot_units(slot) if unit != name],
                 exec_start=escape.exec_line(argv),
+                guard=escape.exec_line(guard.argv(f"{programs}/python", folder, *guarded))
+                if guarded
+                else "",
                 environment=escape.environment({MARK: folder}),
                 environment_file=escape.setting(f"{folder}/environment"),
                 generation_dir=escape.setting(folder),

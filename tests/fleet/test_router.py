@@ -222,3 +222,33 @@ def test_what_is_missing_is_put_in_at_the_next_contact(operator: Balanced) -> No
     assert "taken out: h9/gpu0" in operator.done("router", "sync")
     until(lambda: set(operator.workers().values()) == {"ready"}, "both are in the router")
     operator.assert_as_found()
+
+
+def test_a_host_that_comes_back_does_not_serve_what_was_moved_from_it(operator: Balanced) -> None:
+    """As a migration leaves it: h1/gpu0 stands for h2/gpu0 as well, and h2 was down meanwhile."""
+    lists, unit = operator.h1.root / LISTS, "ddtree-gpu0-tree.service"
+    operator.h2.kill()
+    slots = json.loads((lists / "slots.json").read_text())
+    url = slots["workers"]["h1/gpu0"]
+    slots = {"workers": {"h1/gpu0": url}, "moved": {"h2/gpu0": "h1/gpu0"}}
+    (lists / "slots.json").write_text(json.dumps(slots))
+    entry = {"id": "h1/gpu0 for h2/gpu0", "url": url}
+    (lists / "new").write_text(json.dumps({"version": 1, "workers": [entry]}))
+    (lists / "new").replace(lists / "workers.json")
+    until(lambda: operator.workers() == {"h1/gpu0": "ready"}, "one worker stands for both")
+    operator.h2.start()
+
+    def result() -> str:
+        return operator.h2.says(f"systemctl show -p Result --value {unit}").strip()
+
+    until(lambda: result() == "exec-condition", "the guard has spoken")
+    assert operator.h2.says(f"systemctl is-active {unit} || true").strip() == "inactive"
+    assert "h2/gpu0 was moved: h1/gpu0 stands for it" in operator.h2.says(f"journalctl -u {unit}")
+    refused = operator.run("deploy", "h2", "--mode", "tree")
+    assert refused.returncode == 1
+    assert "was moved to `h1/gpu0`" in refused.stderr
+    assert "moved elsewhere: h2/gpu0" in operator.done("router", "sync")
+    assert "h1/gpu0 stands for it no more" in operator.done("router", "forget", "h2/gpu0")
+    said = operator.done("deploy", "h2", "--mode", "tree")
+    assert "put h2/gpu0 into the router" in said
+    operator.assert_as_found()

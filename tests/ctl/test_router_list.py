@@ -1,0 +1,103 @@
+"""The list of workers: every change leaves what smg reads and what ddtreectl reads alike."""
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddtreectl.apply.router_list import PROGRAM
+
+SLOTS = ["h1/gpu0", "h2/gpu0", "h2/gpu1"]
+
+
+def change(folder: Path, *words: str) -> dict[str, dict[str, str]]:
+    done = subprocess.run(
+        [sys.executable, "-IS", "-c", PROGRAM, str(folder / "router"), *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    kept: dict[str, dict[str, str]] = json.loads(done.stdout)
+    return kept
+
+
+def manifest(folder: Path) -> dict[str, str]:
+    content = json.loads((folder / "router/workers.json").read_text())
+    assert set(content) == {"version", "workers"}
+    assert content["version"] == 1
+    assert all(set(worker) == {"id", "url"} for worker in content["workers"])
+    return {worker["id"]: worker["url"] for worker in content["workers"]}
+
+
+def test_a_look_makes_no_files(tmp_path: Path) -> None:
+    assert change(tmp_path, "show") == {"workers": {}, "moved": {}}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_workers_come_and_go(tmp_path: Path) -> None:
+    change(tmp_path, "add", "h1/gpu0", "http://a")
+    change(tmp_path, "add", "h2/gpu0", "http://b")
+    assert manifest(tmp_path) == {"h1/gpu0": "http://a", "h2/gpu0": "http://b"}
+    change(tmp_path, "add", "h1/gpu0", "http://c")
+    change(tmp_path, "remove", "h2/gpu0")
+    change(tmp_path, "remove", "h2/gpu0")
+    assert manifest(tmp_path) == {"h1/gpu0": "http://c"}
+    assert change(tmp_path, "show")["workers"] == {"h1/gpu0": "http://c"}
+    assert (tmp_path / "router/workers.json").stat().st_mode & 0o777 == 0o644
+
+
+def test_what_was_moved_is_not_added_until_it_is_forgotten(tmp_path: Path) -> None:
+    change(tmp_path, "add", "h1/gpu0", "http://a")
+    change(tmp_path, "move", "h1/gpu0", "h2/gpu0")
+    change(tmp_path, "add", "h2/gpu0", "http://b")
+    assert manifest(tmp_path) == {"h2/gpu0 for h1/gpu0": "http://b"}
+    kept = change(tmp_path, "add", "h1/gpu0", "http://a")
+    assert kept == {"workers": {"h2/gpu0": "http://b"}, "moved": {"h1/gpu0": "h2/gpu0"}}
+    change(tmp_path, "unmove", "h1/gpu0")
+    change(tmp_path, "add", "h1/gpu0", "http://a")
+    assert manifest(tmp_path) == {"h1/gpu0": "http://a", "h2/gpu0": "http://b"}
+
+
+def test_what_was_moved_twice_is_where_it_was_moved_last(tmp_path: Path) -> None:
+    change(tmp_path, "move", "h1/gpu0", "h2/gpu0")
+    kept = change(tmp_path, "move", "h2/gpu0", "h2/gpu1")
+    assert kept["moved"] == {"h1/gpu0": "h2/gpu1", "h2/gpu0": "h2/gpu1"}
+    back = change(tmp_path, "move", "h2/gpu1", "h1/gpu0")
+    assert back["moved"] == {"h2/gpu0": "h1/gpu0", "h2/gpu1": "h1/gpu0"}
+
+
+def test_operators_at_once_lose_no_change(tmp_path: Path) -> None:
+    names = [f"h{number}/gpu0" for number in range(12)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda name: change(tmp_path, "add", name, f"http://{name}"), names))
+    assert manifest(tmp_path) == {name: f"http://{name}" for name in names}
+
+
+changes = st.one_of(
+    st.tuples(st.just("add"), st.sampled_from(SLOTS), st.just("http://u")),
+    st.tuples(st.sampled_from(["remove", "unmove"]), st.sampled_from(SLOTS)),
+    st.permutations(SLOTS).map(lambda slots: ("move", slots[0], slots[1])),
+)
+
+
+@settings(max_examples=12)
+@given(made=st.lists(changes, min_size=1, max_size=6))
+def test_no_slot_ever_serves_beside_what_stands_for_it(
+    tmp_path_factory: pytest.TempPathFactory, made: list[tuple[str, ...]]
+) -> None:
+    folder = tmp_path_factory.mktemp("lists")
+    kept: dict[str, Any] = {}
+    for words in made:
+        kept = change(folder, *words)
+    assert not set(kept["workers"]) & set(kept["moved"])
+    assert not set(kept["moved"].values()) & set(kept["moved"])
+    stands = [name.partition(" for ")[2] for name in manifest(folder)]
+    told = {slot for others in stands for slot in others.split(",") if slot}
+    assert told == {s for s, by in kept["moved"].items() if by in kept["workers"]}
