@@ -7,25 +7,20 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from ddtreectl.apply.router import Router
 from ddtreectl.apply.router_service import RouterService
 from ddtreectl.apply.router_sync import Synced, sync
-from ddtreectl.cli import output
+from ddtreectl.cli import output, router_table
 from ddtreectl.cli.commands import exiting
 from ddtreectl.cli.context import Context, DryRun, Json, context
 from ddtreectl.env.wheelhouse import Wheelhouse
 from ddtreectl.errors import DdtreectlError, ExitCode, UsageError
-from ddtreectl.facts.router import RouterFacts
 from ddtreectl.hosts.pool import on_each
 from ddtreectl.inventory.model import Inventory
 from ddtreectl.inventory.select import Place
 from ddtreectl.inventory.workers import slot_id
 from ddtreectl.plan.wish import serves
-
-NONE = "-"
-STYLES = {"up": "green", "ready": "green", "down": "bold red", "unreachable": "bold red"}
 
 
 def deploy(
@@ -80,10 +75,10 @@ def status(ctx: typer.Context, as_json: Json = False) -> int:
     router = _router(opened, opened.inventory())
     facts = router.facts()
     if as_json:
-        output.document(document_of(router, facts))
+        output.document(router_table.document(router, facts))
     else:
-        show(router, facts)
-    return int(exit_code(facts))
+        output.stdout().print(router_table.table(router, facts))
+    return int(router_table.exit_code(facts))
 
 
 def stop(ctx: typer.Context, as_json: Json = False) -> int:
@@ -139,66 +134,6 @@ def forget(
     else:
         output.stdout().print(f"{slot}: no other slot stood for it")
     return int(ExitCode.DONE)
-
-
-def exit_code(facts: RouterFacts) -> ExitCode:
-    """What the state of a router means for a shell."""
-    if facts.state == "unreachable":
-        return ExitCode.UNREACHABLE
-    ready = {worker.name for worker in facts.workers if worker.status == "ready"}
-    fine = facts.state == "up" and ready >= set(facts.listed or {})
-    return ExitCode.DONE if fine else ExitCode.FAILED
-
-
-def document_of(router: Router, facts: RouterFacts) -> dict[str, object]:
-    """The router as JSON."""
-    return {
-        "host": router.settings.host,
-        "port": router.settings.port,
-        "version": router.settings.version,
-        "state": facts.state,
-        "problem": facts.problem,
-        "listed": facts.listed,
-        "moved": facts.moved,
-        "workers": [{**asdict(w), "moved": sorted(w.moved)} for w in facts.workers],
-    }
-
-
-def show(router: Router, facts: RouterFacts) -> None:
-    """Print the router and its workers."""
-    console = output.stdout()
-    style = STYLES.get(facts.state, "yellow")
-    where = f"{router.settings.host}, port {router.settings.port}"
-    problem = f" ({escape(facts.problem)})" if facts.problem else ""
-    console.print(f"router on {where}: [{style}]{facts.state}[/]{problem}")
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for title in ("WORKER", "URL", "STATUS"):
-        table.add_column(title, no_wrap=True)
-    table.add_column("LOAD", justify="right")
-    table.add_column("FOR", no_wrap=True)
-    for row in _rows(router, facts):
-        table.add_row(*row)
-    console.print(table)
-
-
-def _rows(router: Router, facts: RouterFacts) -> list[list[str]]:
-    known = {worker.name: worker for worker in facts.workers}
-    listed, moved = facts.listed or {}, facts.moved or {}
-    rows = []
-    for name in sorted({*router.workers, *known, *listed}):
-        worker = known.get(name)
-        url = worker.url if worker else listed.get(name) or router.workers[name].url
-        if worker is not None:
-            state = worker.status
-        elif name in moved:
-            state = f"moved to {moved[name]}"
-        else:
-            state = "listed" if name in listed else "out"
-        load = NONE if worker is None or worker.load is None else str(worker.load)
-        stands_for = ", ".join(sorted(worker.moved)) if worker else ""
-        style = STYLES.get(state, "yellow")
-        rows.append([name, url, f"[{style}]{escape(state)}[/]", load, stands_for or NONE])
-    return rows
 
 
 def _router(opened: Context, inventory: Inventory) -> Router:

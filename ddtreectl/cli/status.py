@@ -2,16 +2,20 @@
 
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
+from rich.console import Group
+from rich.markup import escape
+from rich.text import Text
 
 from ddtreectl.apply.generating import with_generations
 from ddtreectl.apply.lock import holder
 from ddtreectl.apply.session import Session
 from ddtreectl.apply.watch import Watch
-from ddtreectl.cli import output, status_table
+from ddtreectl.cli import output, router_table, status_table
 from ddtreectl.cli.context import Json, context
 from ddtreectl.errors import DdtreectlError, ExitCode, UsageError
 from ddtreectl.facts.host import STATUS, HostFacts
@@ -48,8 +52,8 @@ def status(
     """Show what runs on a host, or on all hosts of the inventory.
 
     Exit code 0: nothing is wrong; 1: a service is unhealthy or failed, its unit is not the one that
-    was deployed, a swap was interrupted, or a GPU or its driver needs somebody to act; 3: some
-    hosts are unreachable; 4: all are.
+    was deployed, a swap was interrupted, a GPU or its driver needs somebody to act, or the router
+    is not up or does not have what serves; 3: some hosts are unreachable; 4: all are.
     """
     opened = context(ctx)
     inventory = opened.inventory()
@@ -62,13 +66,27 @@ def status(
     kept = {name: session.cordons for name, session in sessions.items()}
     if watch:
         return _watch(sessions, interval, count, as_json=as_json)
-    outcomes = dict(on_each(names, lambda name: _look(sessions[name], generate=generate)))
+    router = opened.router(inventory) if host is None else None
+    with ThreadPoolExecutor(1) as beside:
+        routed = beside.submit(router.facts) if router else None
+        outcomes = dict(on_each(names, lambda name: _look(sessions[name], generate=generate)))
     seen = {name: outcomes[name] for name in names}
+    code = exit_code(*_parted(seen))
+    shown = status_table.table(*_parted(seen), kept)
+    document = status_table.document(*_parted(seen), kept)
+    if router and routed:
+        facts = routed.result()
+        remarks = list(router_table.remarks(router, facts, _parted(seen)[0]))
+        marked = (Text.from_markup(f"[yellow]router[/]: {escape(text)}") for text in remarks)
+        shown = Group(shown, router_table.table(router, facts), *marked)
+        document["router"] = {**router_table.document(router, facts), "remarks": remarks}
+        if code is ExitCode.DONE and (remarks or router_table.exit_code(facts) is not code):
+            code = ExitCode.FAILED
     if as_json:
-        output.document(status_table.document(*_parted(seen), kept))
+        output.document(document)
     else:
-        output.stdout().print(status_table.table(*_parted(seen), kept))
-    return int(exit_code(*_parted(seen)))
+        output.stdout().print(shown)
+    return int(code)
 
 
 def _look(session: Session, *, generate: bool) -> HostStatus:

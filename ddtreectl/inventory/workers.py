@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from ddtreectl.inventory.model import HostEntry, Inventory, Slot
 
 _FOR = " for "
+_KEYED = (
+    "a service with an `api_key` tells the router nothing: `behind_router: false`, or leave the "
+    "key out and have only the router reach it"
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ def workers(inventory: "Inventory") -> dict[str, Worker]:
     """All workers of the router, by name; none where there is no router.
 
     Raises:
-        PlacedError: a slot listens where the router cannot reach it.
+        PlacedError: a slot listens where the router cannot reach it, or wants a key of it.
     """
     if inventory.router is None:
         return {}
@@ -61,11 +65,13 @@ def workers(inventory: "Inventory") -> dict[str, Worker]:
         for slot_name, slot in host.slots.items():
             if slot.behind_router:
                 name = slot_id(host_name, slot_name)
+                place = ("hosts", host_name, "slots", slot_name)
+                if inventory.settings(slot).api_key:
+                    raise PlacedError(_KEYED, *place)
                 same = host_name == inventory.router.host
                 try:
                     found[name] = Worker(name, _url(host, slot, same_host=same))
                 except ValueError as error:
-                    place = ("hosts", host_name, "slots", slot_name)
                     raise PlacedError(str(error), *place) from None
     return found
 
