@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from shlex import quote
 
-from ddtreectl.apply.environments import inspect, unused_by
 from ddtreectl.apply.session import Session
+from ddtreectl.apply.verification import inspect, unused_by
 from ddtreectl.env import request
 from ddtreectl.env.backends import BACKENDS
 from ddtreectl.env.cuda import CPU, choose

@@ -8,22 +8,22 @@ from functools import partial
 from ddtreectl import bundle
 from ddtreectl.apply import offline
 from ddtreectl.apply.session import Session
-from ddtreectl.env import build, inspection, verify
+from ddtreectl.apply.verification import inspect, raise_first, unused_by
+from ddtreectl.env import build
 from ddtreectl.env.backends import BACKENDS
 from ddtreectl.env.build import Offline
 from ddtreectl.env.cuda import CPU
 from ddtreectl.env.inspection import Inspection
 from ddtreectl.env.lock import EnvironmentLock
 from ddtreectl.env.request import Ingredients, Request
-from ddtreectl.env.verify import Expected, Problem
+from ddtreectl.env.verify import Expected
 from ddtreectl.env.wheel import engine_wheel
-from ddtreectl.errors import RefusedError, StepError
+from ddtreectl.errors import RefusedError
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.facts.output import json_object
 from ddtreectl.facts.records import Provisioned
 from ddtreectl.hosts.protocol import check
 from ddtreectl.hosts.transfer import LocalFile, Store
-from ddtreectl.units import sandbox
 
 COMMAND_DEADLINE = 60.0
 MIB = 1 << 20
@@ -257,58 +257,6 @@ class EnvironmentBuilder:
         self._session.report.detail(
             f"{done / MIB:.0f} of {total / MIB:.0f} MiB, {100 * done // max(total, 1)} %"
         )
-
-
-def inspect(
-    session: Session, facts: HostFacts, folder: str, unit_text: str, expected: Expected
-) -> tuple[Inspection, list[Problem]]:
-    """Look at an environment from within, in the sandbox of a unit, and judge it.
-
-    Args:
-        session: the operator at work.
-        facts: of the host.
-        folder: the environment.
-        unit_text: the unit; where no systemd runs, there is no sandbox.
-        expected: what the environment is to be.
-    """
-    argv = inspection.argv(f"{folder}/bin/python", expected.backend)
-    boxed = facts.systemd and facts.systemd_run
-    if boxed:
-        argv = sandbox.command(argv, unit_text, limit=inspection.DEADLINE)
-    done = session.host.run(
-        argv, stdin=inspection.program(), deadline=inspection.DEADLINE + COMMAND_DEADLINE
-    )
-    if boxed and done.returncode in sandbox.NOT_MADE and not done.stdout:
-        raise StepError(
-            f"the sandbox of the service cannot be made on `{session.host.name}`",
-            cause=done.said,
-            hint=f"systemd.exec(5), `Process exit codes`, says what {done.returncode} stands for",
-        )
-    found = inspection.parse(done.stdout)
-    told = verify.problems(found, expected)
-    if told and not found.complete:
-        told = [*told, Problem("it said", done.stderr[-1000:])] if done.stderr.strip() else told
-    return found, told
-
-
-def raise_first(found: list[Problem], what: str) -> None:
-    """Raise the first of `found`, with the others in its cause; nothing where there is none.
-
-    Raises:
-        StepError: there is one.
-    """
-    if found:
-        rest = [str(problem) for problem in found[1:]]
-        cause = "\n".join([found[0].cause, *rest]).strip()
-        raise StepError(f"{what}: {found[0].what}", cause=cause, hint=found[0].hint)
-
-
-def unused_by(unit_text: str) -> frozenset[str]:
-    """The packages that a unit tells its server not to use.
-
-    SGLang imports xgrammar for structured output alone, and not at all without it.
-    """
-    return frozenset({"xgrammar"} if "--grammar-backend none" in unit_text else ())
 
 
 def write_record(session: Session, record: Provisioned) -> None:

@@ -7,14 +7,13 @@ from ddtreectl.apply.environments import (
     COMMAND_DEADLINE,
     MIB,
     ingredients,
-    inspect,
-    raise_first,
     write_record,
 )
 from ddtreectl.apply.lock import HostLock
 from ddtreectl.apply.locked import locked
 from ddtreectl.apply.provision import unit_of
 from ddtreectl.apply.session import Session
+from ddtreectl.apply.verification import inspect, raise_first
 from ddtreectl.env import build
 from ddtreectl.env.backends import BACKENDS, Backend, BackendName
 from ddtreectl.env.cuda import CPU
