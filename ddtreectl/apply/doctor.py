@@ -7,7 +7,7 @@ from ddtreectl.apply.session import Session
 from ddtreectl.apply.verification import inspect, unused_by
 from ddtreectl.env import request
 from ddtreectl.env.backends import BACKENDS
-from ddtreectl.env.cuda import CPU, choose
+from ddtreectl.env.cuda import CPU, choose, unsuited
 from ddtreectl.env.request import accelerators
 from ddtreectl.env.verify import Expected
 from ddtreectl.errors import DdtreectlError, RefusedError, UnreachableError
@@ -129,6 +129,13 @@ def _environment(
     except DdtreectlError as error:
         yield Check("environment", "failed", f"{name}: {error.message}", error.cause, error.hint)
         return
+    for reason in unsuited(build, host):
+        yield Check(
+            "environment",
+            "failed",
+            f"{name}: {build} does not fit the host: {reason}",
+            hint="provision again: the build is chosen by driver and GPUs",
+        )
     for problem in told:
         yield Check("environment", "failed", f"{name}: {problem.what}", problem.cause, problem.hint)
     if not told:

@@ -203,6 +203,12 @@ def objections(
     return found
 
 
+def unsuited(name: str, host: Accelerators) -> list[str]:
+    """What speaks against a build that a host has; nothing where it is not known to the table."""
+    build = build_of(name)
+    return objections(build, host) if build is not None and host.needed else []
+
+
 def _only(host: Accelerators, wanted: str, available: Collection[str] | None) -> Choice:
     build = build_of(wanted)
     if build is None:

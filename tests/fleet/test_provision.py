@@ -69,13 +69,14 @@ def stand_ins(operator: Provisioner, tmp_path: Path, monkeypatch: pytest.MonkeyP
     """A wheelhouse with two builds of a torch that is none, and what an engine needs beside it."""
     house = tmp_path / "wheelhouse"
     house.mkdir()
+    python = f"cp{wheelhouse.python_version().replace('.', '')}"
     for build in ("cu128", "cu130"):
-        wheels.torch(house, build)
+        wheels.torch(house, build, python=python)
     for major in (12, 13):
         wheels.cuda_runtime(house, major)
     wheels.module(house, "soundfile", "0.13.1")
     wheels.module(house, "xgrammar", "0.2.1")
-    wheels.kernels(house, "cu128")
+    wheels.kernels(house, "cu128", python=python)
     monkeypatch.setitem(operator.env, "DDTREECTL_ENGINE_WHEEL", str(wheels.engine(tmp_path)))
     return house
 
@@ -158,6 +159,9 @@ def test_a_doctor_looks_at_everything_and_changes_nothing(
     assert "torch 2.13.0+cu128" in well["environment"][0]["what"]
     assert host.says(list_all) == before
 
+    operator.gpus("ct200", driver="520.61.05")
+    old = [check["what"] for check in checks(1)["environment"]]
+    assert any("cu128 does not fit the host: it needs driver 525.60.13" in what for what in old)
     operator.gpus("ct200", failure="no-driver")
     ill = checks(1)
     assert ill["driver"][0]["state"] == "failed"

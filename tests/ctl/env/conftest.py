@@ -1,6 +1,7 @@
 """Environments that uv builds from wheels of this folder."""
 
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def inspect(tmp_path: Path) -> Inspect:
         folder = str(tmp_path / "environment")
         python = f"{folder}/bin/python"
         subprocess.run(
-            [*uv, "-q", "venv", "--clear", "--python", "/usr/bin/python3", folder], check=True
+            [*uv, "-q", "venv", "--clear", "--python", sys.executable, folder], check=True
         )
         install = [*uv, "-q", "pip", "install", "--no-deps", "--no-index", "--python", python]
         subprocess.run([*install, *map(str, wheels)], check=True)

@@ -1,6 +1,7 @@
 """`ddtreectl provision` on this machine, from wheels as small as they can be."""
 
 import json
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -111,6 +112,20 @@ def test_a_build_that_is_killed_leaves_nothing_that_looks_finished(
     assert again.returncode == 0, again.stderr
     assert len(provisioner.finished()) == 1
     assert provisioner.plan()["steps"] == []
+
+
+def test_an_operator_who_changes_their_mind(provisioner: Provisioner) -> None:
+    process = provisioner.machine.begin(*provisioner.words)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "✓ have uv" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 1
+    assert "interrupted" in said
+    assert provisioner.finished() == []
+    assert not (provisioner.machine.root / "lock.json").exists()
 
 
 def test_the_next_engine_goes_into_what_was_provisioned(

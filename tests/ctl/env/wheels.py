@@ -71,7 +71,9 @@ def cuda_runtime(folder: Path, major: int) -> Path:
     return wheel(folder, "nvidia-cuda-runtime", f"{major}.0.96", {path: library})
 
 
-def torch(folder: Path, build: str, version: str = "2.13.0", *, label: bool = True) -> Path:
+def torch(
+    folder: Path, build: str, version: str = "2.13.0", *, label: bool = True, python: str = TAG
+) -> Path:
     """A torch that loads its libraries as the real one does."""
     cuda = CUDA.get(build)
     major = int(cuda.partition(".")[0]) if cuda else 0
@@ -101,7 +103,8 @@ def torch(folder: Path, build: str, version: str = "2.13.0", *, label: bool = Tr
         13: ["nvidia-cuda-runtime==13.0.96"],
     }
     full = f"{version}+{build}" if label else version
-    return wheel(folder, "torch", full, files, requires=runtime[major], tag=platform_tag())
+    tag = platform_tag(python)
+    return wheel(folder, "torch", full, files, requires=runtime[major], tag=tag)
 
 
 def kernels(
