@@ -1,5 +1,7 @@
 """What the kernel log says of GPUs since boot: Xid errors, and GPUs that fell off the bus.
 
+Errors of NVSwitches (SXid) are there as well, where they say that they are fatal.
+
 The journal has all of the boot; the kernel's own buffer, which is asked where there is no journal,
 forgets. Not every GPU that falls off the bus is given an Xid, and some of the messages are written
 over three lines.
@@ -32,16 +34,17 @@ RECOVERY_CHANGED = 154
 
 @dataclass(frozen=True)
 class GpuError:
-    """An error of one GPU, as often as it was seen.
+    """An error of one GPU or NVSwitch, as often as it was seen.
 
     Attributes:
-        pci: the GPU, as domain:bus:device.
+        pci: the device, as domain:bus:device.
         xid: the number of the error.
         count: how often.
         times: when, in seconds since the epoch, oldest first; the newest alone where it is often.
         text: what the last message says after the number.
         pid: the process that the last message names.
         recovery: what the driver wants done, in its words, of an Xid 154.
+        switch: whether it is an SXid, of an NVSwitch.
     """
 
     pci: str
@@ -51,6 +54,7 @@ class GpuError:
     text: str = ""
     pid: int | None = None
     recovery: str | None = None
+    switch: bool = False
 
     @property
     def first(self) -> float | None:
@@ -85,7 +89,7 @@ class KernelLog:
 
 def command() -> str:
     """Print time, uptime, and the lines of the driver with their times; nothing without a GPU."""
-    kept = f"grep -a NVRM | tail -n {LINES}"
+    kept = f"grep -a -e NVRM -e 'SXid.* Fatal' | tail -n {LINES}"
     return (
         "[ -e /proc/driver/nvidia ] || [ -e /sys/module/nvidia ] "
         "|| command -v nvidia-smi >/dev/null || exit 0; "
@@ -110,7 +114,7 @@ def parse(output: Output) -> KernelLog:
             source = "journal" if line == "journal" else "dmesg"
         elif source is not None:
             time = _time(line, source, booted) or time  # a continuation has none of its own
-            lines.append((time, line.partition("NVRM:")[2].strip()))
+            lines.append((time, line.partition("NVRM:")[2].strip() or line))
     found: dict[tuple[str, int], GpuError] = {}
     for error in _errors(lines):
         key = error.pci, error.xid
@@ -123,6 +127,7 @@ _NOW = re.compile(r"now (\d{1,15}) (\d{1,15}(?:\.\d{1,9})?)")
 _UNIX = re.compile(r"\s*(\d{1,15}\.\d{1,9})\s")
 _SINCE_BOOT = re.compile(r"\s*\[\s*(\d{1,15}\.\d{1,9})\]")
 _XID = re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\)[^:]*: (\d{1,4})\b[,:]?\s*(.*)")
+_SXID = re.compile(r"nvswitch\d+: SXid \(PCI:([0-9a-fA-F:.]+)\): (\d{1,6}), (Fatal,.*)")
 _PID = re.compile(r"pid='?(\d{1,10})\b")
 _ONE_LINE = re.compile(r"GPU ([0-9a-fA-F:.]+): GPU has fallen off the bus")
 _BEGINS = re.compile(r"The NVIDIA GPU ([0-9a-fA-F:.]+)")
@@ -157,6 +162,9 @@ def _errors(lines: list[tuple[float | None, str]]) -> Iterator[GpuError]:
                 pid=as_int(process[1]) if process else None,
                 recovery=to[1] if to and int(match[2]) == RECOVERY_CHANGED else None,
             )
+        elif match := _SXID.search(text):
+            if address := pci.normalised(match[1]):
+                yield GpuError(address, int(match[2]), 1, times, match[3][:300], switch=True)
         elif match := _ONE_LINE.search(text):
             if address := pci.normalised(match[1]):
                 yield GpuError(address, FELL_OFF, times=times, text=_IN_WORDS)
@@ -179,4 +187,5 @@ def _merged(before: GpuError, error: GpuError) -> GpuError:
         text=error.text,
         pid=error.pid,
         recovery=error.recovery,
+        switch=error.switch,
     )

@@ -31,7 +31,11 @@ def classify(
     if facts.gpus.state == "ok":
         gpus += [judge.unlisted(node.pci, node.uuid) for node in facts.gpus.unlisted]
         known |= {node.pci for node in facts.gpus.unlisted}
-    gone = dict.fromkeys(error.pci for error in facts.kernel_log.errors if error.pci not in known)
+    gone = dict.fromkeys(
+        error.pci
+        for error in facts.kernel_log.errors
+        if error.pci not in known and not error.switch
+    )
     uuids = {node.pci: node.uuid for node in facts.gpus.unlisted}
     for address in gone:
         errors = tuple(judge.logged(address, f"GPU {address}", group=False))
@@ -96,12 +100,20 @@ class _Judge:
     def driver(self, wanted: int) -> Iterator[Finding]:
         """What is true of the driver and of the host."""
         gpus = self.facts.gpus
-        for sign, detail in _driver_signs(self.facts, wanted):
+        signs = [*_driver_signs(self.facts, wanted), *self._switches()]
+        for sign, detail in signs:
             row = table.DRIVER[sign]
-            found = self._finding(f"driver-{sign}", row, "", self.host, detail=detail)
+            group = bool(self.grouped)
+            found = self._finding(f"driver-{sign}", row, "", self.host, detail=detail, group=group)
             # Where the inventory has no GPU, nothing that is ours depends on one.
             serious = wanted > 0 or gpus.gpus
             yield found if serious else _capped(found)
+
+    def _switches(self) -> Iterator[tuple[str, str]]:
+        since = self.settled.get("", 0.0)
+        for error in self.facts.kernel_log.errors:
+            if error.switch and (error.last is None or error.last > since):
+                yield "nvswitch", f"SXid {error.xid} of {error.pci}: {error.text}"
 
     def _error(self, error: GpuError, since: float, name: str, place: str, group: bool) -> Finding:
         sign = f"xid-{error.xid}"

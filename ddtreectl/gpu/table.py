@@ -8,6 +8,7 @@ RECOVERY = "NVML, GPU recovery action"
 SMI = "nvidia-smi(1), RETURN VALUE"
 ROWS_REMAPPED = "NVIDIA GPU memory error management"
 MEMORY_AT = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/"
+SWITCHES = "NVIDIA Fabric Manager user guide, NVSwitch SXid errors"
 FIELD = "seen in the field"
 
 _DEGRADED, _DRAIN, _CORDON = Verdict.DEGRADED, Verdict.DRAIN_GPU, Verdict.CORDON_HOST
@@ -147,6 +148,14 @@ DRIVER: dict[str, Row] = {
         "nvidia-smi is not installed, so that nothing is known of the GPUs",
         "install the NVIDIA driver with its tools",
         FIELD,
+    ),
+    "nvswitch": Row(
+        _DEGRADED,
+        "hardware",
+        "a fatal error of an NVSwitch",
+        "GPUs that serve together have to be drained, and reset together with the switches",
+        SWITCHES,
+        group=_DRAIN,
     ),
     "unread-log": Row(
         _DEGRADED,
