@@ -28,6 +28,8 @@ class Provisioner(Operator):
         self.folder = folder
         self.fleet = fleet
         service = "service: {start_timeout: 60, stop_timeout: 2}"
+        self.set_option("ConnectTimeout", "2")
+        self.set_option("ServerAliveInterval", "1")
         self.write(
             hosts=f"""hosts:
   cpu:
@@ -134,6 +136,28 @@ def test_packages_for_another_cuda_are_found_on_the_host(
     assert done.returncode == 1
     assert "`fast_kernels` was built for CUDA 12, and torch 2.13.0+cu130" in done.stderr
     assert not list((operator.fleet.hosts["ct200"].root / ROOT).glob("environments/*/*.json"))
+
+
+def test_a_host_that_loses_its_power_in_the_middle_of_a_build(
+    operator: Provisioner, stand_ins: Path
+) -> None:
+    host = operator.fleet.hosts["ct200"]
+    host.says("rm -rf /var/lib/ddtree/environments /var/lib/ddtree/provisioned.json")
+    words = ["provision", "ct200", "--wheelhouse", str(stand_ins), "--cuda", "cu128"]
+    begun = operator.begin(*words)
+    assert begun.stderr is not None
+    for line in begun.stderr:
+        if "✓ make" in line:
+            break
+    host.kill()
+    _, said = begun.communicate(timeout=120)
+    assert begun.returncode == 4, said
+    host.start()
+    assert not list((host.root / ROOT).glob("environments/*/environment.json"))
+    again = operator.run(*words)
+    assert again.returncode == 0, again.stderr
+    assert "bring" in again.stderr
+    assert len(list((host.root / ROOT).glob("environments/*/environment.json"))) == 1
 
 
 def test_a_doctor_looks_at_everything_and_changes_nothing(

@@ -1,6 +1,7 @@
 """`ddtreectl provision` on this machine, from wheels as small as they can be."""
 
 import json
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from ddtreectl.env.wheel import VARIABLE
 from tests.ctl.conftest import new_machine
 from tests.ctl.env import wheels
 from tests.ctl.machine import Machine
+
+pytestmark = pytest.mark.slow
 
 STEPS = ("look at the host", "have uv", "bring", "make", "install", "verify", "mark it finished")
 
@@ -131,14 +134,17 @@ def test_an_operator_who_changes_their_mind(provisioner: Provisioner) -> None:
 def test_the_next_engine_goes_into_what_was_provisioned(
     provisioner: Provisioner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = provisioner.plan()["environment"]
+    """A deploy builds from the wheels that are on the host. The engine here then wants no model."""
     assert provisioner.run().returncode == 0
+    shutil.rmtree(provisioner.wheelhouse)
     (tmp_path / "next").mkdir()
-    monkeypatch.setenv(VARIABLE, str(wheels.engine(tmp_path / "next", ("torch>=2.6",))))
-    deploy = provisioner.machine.deploy("tree", "--dry-run", "--json")
-    plan = json.loads(deploy.stdout)["plan"]
-    assert plan["environment"] != first
-    assert plan["steps"][0]["action"] == "build-environment"
+    engine = wheels.engine(tmp_path / "next", "raise SystemExit('no model of that kind')")
+    monkeypatch.setenv(VARIABLE, str(engine))
+    deploy = provisioner.machine.deploy("tree")
+    assert deploy.returncode == 1
+    assert "✓ build environment" in deploy.stderr
+    assert "no model of that kind" in deploy.stderr
+    assert len(provisioner.finished()) == 2
 
 
 def wrong_xgrammar(folder: Path) -> Path:

@@ -134,11 +134,12 @@ def module(folder: Path, name: str, version: str, text: str = "") -> Path:
 ENGINE_REQUIRES = ("torch>=2.6", "fast-kernels", "soundfile", "xgrammar==0.2.1")
 
 
-def engine(folder: Path, requires: Sequence[str] = ENGINE_REQUIRES) -> Path:
-    """A `ddtree-engine` that requires what the others are."""
+def engine(folder: Path, does: str = "print('served')") -> Path:
+    """A `ddtree-engine` that requires what the others are, and that does as little."""
     files = {
         "ddtree_engine/__init__.py": "",
-        "ddtree_engine/main.py": "import fast_kernels\n\ndef main():\n    print('served')\n",
+        "ddtree_engine/main.py": f"import fast_kernels\n\ndef main():\n    {does}\n",
     }
+    requires = ENGINE_REQUIRES
     scripts = {"ddtree-engine": "ddtree_engine.main:main"}
     return wheel(folder, "ddtree-engine", "0.1.0", files, requires=requires, scripts=scripts)
