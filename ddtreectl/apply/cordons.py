@@ -3,8 +3,10 @@
 import json
 from dataclasses import dataclass, replace
 
-from ddtreectl.apply import generations
+from ddtreectl.apply import generations, moved
 from ddtreectl.apply.kept_cordons import KeptCordons
+from ddtreectl.apply.lock import HostLock
+from ddtreectl.apply.locked import locked
 from ddtreectl.apply.operator import now
 from ddtreectl.apply.session import Session
 from ddtreectl.errors import DdtreectlError, StepError, UsageError
@@ -126,6 +128,7 @@ def uncordon(session: Session, target: Target, kept: KeptCordons) -> Uncordoned:
     if facts.missing:
         raise StepError(f"`{target.host_name}` does not tell about: {', '.join(facts.missing)}")
     deliver(session, kept)
+    _open_slots(session, target, facts)
     ended = tuple(entry for entry in _on_host(facts) if _concerns(target, entry, facts))
     if ended:
         generations.remove(session, *(session.layout.cordon(entry.name) for entry in ended))
@@ -166,6 +169,18 @@ def _concerns(target: Target, entry: Cordon, facts: HostFacts | None) -> bool:
     if target.gpu is None or entry.gpu is None:
         return target.gpu is None
     return entry.gpu == target.gpu or (facts is not None and entry.covers(target.gpu, facts.gpus))
+
+
+def _open_slots(session: Session, target: Target, facts: HostFacts) -> None:
+    """Let slots whose services serve elsewhere be deployed to again; they stay stopped."""
+    gone = [entry for entry in target.places if entry.slot_name in facts.records.moved]
+    if gone:
+        with locked(session, HostLock(session.host, session.layout, session.operator)):
+            for entry in gone:
+                moved.open_slot(session, entry)
+                worker = session.router.worker(entry) if session.router else None
+                if session.router and worker:
+                    session.router.forget(worker.name)
 
 
 def _settle(session: Session, target: Target, facts: HostFacts) -> int:

@@ -199,4 +199,6 @@ class Deployment:
                     session.audit(f"{name}-failed", slot=plan.slot, reason=failure.message)
             raise failure from error
         session.audit(f"{name}-done", slot=plan.slot, generation=number)
+        served = plan.candidate
+        session.remember({plan.slot: (served.service, served.number) if served else None})
         return Outcome(plan, applied=True, recovered=recovered)

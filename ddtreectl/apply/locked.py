@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ddtreectl.apply import moved
 from ddtreectl.apply.lock import HostLock
 from ddtreectl.apply.session import Session
 
@@ -17,6 +18,7 @@ def locked(session: Session, lock: HostLock) -> Iterator[None]:
     with lock.held(session.interrupts, session.report):
         free, session.host = session.host, session.host.fenced(lock.fence)
         try:
+            moved.deliver(session)  # it is the first contact, perhaps
             yield
         finally:
             session.host = free

@@ -16,10 +16,12 @@ class Report:
     Attributes:
         write: where lines go.
         beat: seconds between signs of life.
+        seconds: the title of each step that has ended, and what it took.
     """
 
     write: Callable[[str], None]
     beat: float = BEAT
+    seconds: list[tuple[str, float]] = field(default_factory=list)
     _detail: str = field(default="", init=False)
 
     @contextmanager
@@ -44,6 +46,7 @@ class Report:
         else:
             self.write(f"  ✓ {title} ({time.monotonic() - began:.1f} s)")
         finally:
+            self.seconds.append((title, time.monotonic() - began))
             done.set()
             thread.join()
 

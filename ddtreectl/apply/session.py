@@ -2,12 +2,13 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from shlex import quote
 from typing import TYPE_CHECKING
 
 from ddtreectl.apply.interrupts import Interrupts
+from ddtreectl.apply.kept_moves import Seen
 from ddtreectl.apply.operator import Operator, now
 from ddtreectl.apply.report import Report
 from ddtreectl.errors import DdtreectlError, StepError, UnreachableError
@@ -16,6 +17,7 @@ from ddtreectl.facts import probe
 from ddtreectl.facts.cordons import Cordon
 from ddtreectl.facts.host import HostFacts, Scope
 from ddtreectl.facts.http import Answer, Request, argv, base_url, parse
+from ddtreectl.facts.moves import Move
 from ddtreectl.facts.output import Output
 from ddtreectl.hosts.protocol import Host, check
 from ddtreectl.inventory.layout import Layout, slot_units
@@ -42,6 +44,9 @@ class Session:
         keys: the file on the host with the API keys of a slot's service, by slot.
         cordons: those that the operator keeps for the host, because it could not be reached.
         router: the router of the fleet, where there is one.
+        moves: likewise, of services that have left it and may still serve there.
+        seen: told what serves on the host, whenever that is known for certain.
+        fenced: told of each of `moves` that has been fenced.
     """
 
     host: Host
@@ -52,6 +57,9 @@ class Session:
     keys: Mapping[str, str] = field(default_factory=dict)
     cordons: tuple[Cordon, ...] = ()
     router: "Router | None" = None
+    moves: tuple[Move, ...] = ()
+    seen: Callable[[Seen], None] | None = None
+    fenced: Callable[[Move], None] | None = None
     _systemd: bool | None = None
 
     @property
@@ -101,6 +109,7 @@ class Session:
             },
             key_files=tuple(key_files),
             cordons=self.cordons,
+            moves=self.moves,
         )
 
     def gather(
@@ -186,6 +195,14 @@ class Session:
         nothing = result.stderr.strip().rpartition("\n")[2] or "no answer"
         silent = [Answer(r.url, None, error=nothing) for r in requests[len(answers) :]]
         return [*answers, *silent]
+
+    def remember(self, seen: Seen) -> None:
+        """Have the operator's machine remember what serves; that it cannot is said, no more."""
+        try:
+            if self.seen and seen:
+                self.seen(seen)
+        except DdtreectlError as error:
+            self.report.say(f"  ! {error.message} {error.cause}".rstrip())
 
     def audit(self, event: str, **fields: object) -> None:
         """Append a line to the host's audit log; one that cannot be written is said, no more."""

@@ -38,6 +38,7 @@ COMMANDS = {
     "cordon": Entry("cordon:cordon", "Have nothing more started on a host or a GPU."),
     "uncordon": Entry("cordon:uncordon", "Let services be started there again."),
     "drain": Entry("cordon:drain", "Cordon hosts or GPUs, and stop their services gracefully."),
+    "migrate": Entry("migrate:migrate", "Move services to other hosts, and fence their old slots."),
     "logs": Entry("logs:logs", "Print the journal of the service of a slot."),
     "audit": Entry("audit:audit", "Show who has changed what on a host."),
     "lock": Entry("lock:group", "Look at the lock of a host, or break it."),

@@ -92,6 +92,7 @@ class Context:
         """
         from ddtreectl.apply.interrupts import Interrupts
         from ddtreectl.apply.kept_cordons import KeptCordons
+        from ddtreectl.apply.kept_moves import KeptMoves, KeptServices
         from ddtreectl.apply.operator import current
         from ddtreectl.apply.report import Report
         from ddtreectl.apply.session import Session
@@ -114,6 +115,9 @@ class Context:
             },
             cordons=KeptCordons(self.path()).of(name),
             router=self.router(inventory, say) if behind else None,
+            moves=KeptMoves(self.path()).of(name),
+            seen=partial(KeptServices(self.path()).note, name),
+            fenced=KeptMoves(self.path()).forget,
         )
 
     def router(

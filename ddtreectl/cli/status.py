@@ -22,6 +22,7 @@ from ddtreectl.facts.host import STATUS, HostFacts
 from ddtreectl.hosts.pool import on_each
 from ddtreectl.inventory.select import find_host
 from ddtreectl.plan.status import HostStatus, exit_code, host_status
+from ddtreectl.plan.wish import seen
 
 Seen = Mapping[str, HostStatus | DdtreectlError]
 
@@ -97,6 +98,7 @@ def _look(session: Session, *, generate: bool) -> HostStatus:
 
 def state_of(session: Session, facts: HostFacts) -> HostStatus:
     """The state of a host, from what its probe has told."""
+    session.remember(seen(session.host.name, session.entry, facts))
     locked = holder(facts.records, session.operator) is not None
     return host_status(session.host.name, session.entry, facts, now=time.time(), locked=locked)
 

@@ -24,6 +24,7 @@ HEALTH_STYLE = {
     "draining": "yellow",
     "swapping": "yellow",
     "stopped": "dim",
+    "moved": "dim",
     "unhealthy": "bold red",
     "failed": "bold red",
 }
@@ -167,6 +168,10 @@ def _remarks(host: HostStatus) -> Iterator[str]:
             f"[yellow]{host.host}[/]: {escape(text)}, was interrupted; "
             f"`ddtreectl rollback {host.host}` sets it right"
         )
+    for move in host.moves:
+        yield f"[red]{host.host}/{move.slot}[/]: {escape(move.text)}"
+        if move.hint:
+            yield f"  [cyan]hint[/]: {escape(move.hint)}"
     if host.lock:
         yield f"[yellow]{host.host}[/]: locked by {escape(host.lock)}"
     if host.services and not host.restarts_services:

@@ -23,6 +23,7 @@ from ddtreectl.facts.driver import Driver
 from ddtreectl.facts.gpu import Gpus
 from ddtreectl.facts.http import Answer, Request
 from ddtreectl.facts.kernel_log import KernelLog
+from ddtreectl.facts.moves import Move
 from ddtreectl.facts.output import Output
 from ddtreectl.facts.ports import Listener
 from ddtreectl.facts.probe import Section
@@ -72,6 +73,7 @@ class Scope:
         keys: the file with the API keys of a service, by its base URL.
         key_files: further such files.
         cordons: those that the operator keeps for the host.
+        moves: likewise, of services that have left it.
     """
 
     layout: Layout
@@ -84,6 +86,7 @@ class Scope:
     keys: Mapping[str, str] = field(default_factory=dict)
     key_files: tuple[str, ...] = ()
     cordons: tuple[Cordon, ...] = ()
+    moves: tuple[Move, ...] = ()
 
     @property
     def units(self) -> list[str]:
@@ -226,7 +229,9 @@ def parse(outputs: Mapping[str, Output], scope: Scope, asked: Iterable[str]) -> 
         processes=processes.parse(said("processes")),
         units=systemd.parse(said("units")),
         unit_files=paths.parse_units(said("unit_files")),
-        records=records.parse(said("records"), scope.layout).with_cordons(scope.cordons),
+        records=records.parse(said("records"), scope.layout)
+        .with_cordons(scope.cordons)
+        .with_moves(scope.moves),
         folders=paths.parse(said("folders")),
         weights=paths.parse_weights(said("folders")),
         answers={answer.url: answer for answer in http.parse(said("answers"))},

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from ddtreectl.facts import cordons as cordon_files
 from ddtreectl.facts.cordons import Cordon
+from ddtreectl.facts.moves import Move, move
 from ddtreectl.facts.output import Output, as_float, as_int, json_object
 from ddtreectl.inventory.layout import Layout
 from ddtreectl.inventory.service import ServiceSpec
@@ -153,6 +154,8 @@ class Records:
         lock: who works on the host now.
         cordons: where nothing may be started.
         settled: up to when errors in the kernel log have been dealt with, by PCI address.
+        moved: services that have left their slot, by slot.
+        arrived: services that have come to a slot, or are about to, by slot.
     """
 
     generations: tuple[Generation, ...] = ()
@@ -163,12 +166,19 @@ class Records:
     lock: LockOwner | None = None
     cordons: tuple[Cordon, ...] = ()
     settled: Mapping[str, float] = field(default_factory=dict)
+    moved: Mapping[str, Move] = field(default_factory=dict)
+    arrived: Mapping[str, Move] = field(default_factory=dict)
 
     def with_cordons(self, kept: tuple[Cordon, ...]) -> "Records":
         """The records with those of `kept` that the host does not have."""
         known = {cordon.name for cordon in self.cordons}
         more = tuple(cordon for cordon in kept if cordon.name not in known)
         return replace(self, cordons=(*self.cordons, *more)) if more else self
+
+    def with_moves(self, kept: tuple[Move, ...]) -> "Records":
+        """The records with those of `kept`, moves from this host, that the host does not have."""
+        more = {entry.source_slot: entry for entry in kept if entry.state != "moving"}
+        return replace(self, moved={**more, **self.moved}) if more else self
 
     def of_slot(self, slot: str) -> list[Generation]:
         """The generations of a slot, oldest first."""
@@ -203,6 +213,7 @@ def parse(output: Output, layout: Layout) -> Records:
     generations = []
     swaps = []
     stopped = set()
+    moved, arrived = {}, {}
     for path, (_, content) in files.items():
         parts = path.removeprefix(f"{layout.root}/slots/").split("/")
         if len(parts) == 4 and parts[3] == "generation.json" and (number := as_int(parts[2])):
@@ -212,6 +223,10 @@ def parse(output: Output, layout: Layout) -> Records:
             swaps.append(_swap(parts[0], content))
         elif len(parts) == 2 and parts[1] == "stopped.json":
             stopped.add(parts[0])
+        elif len(parts) == 2 and parts[1] == "moved.json":
+            moved[parts[0]] = move(content)
+        elif len(parts) == 2 and parts[1] == "arrived.json":
+            arrived[parts[0]] = move(content)
     prefix = f"{layout.environments}/"
     finished = {
         path.removeprefix(prefix).split("/")[0]
@@ -232,6 +247,8 @@ def parse(output: Output, layout: Layout) -> Records:
             if path.startswith(f"{layout.cordons}/")
         ),
         settled=cordon_files.settled(files.get(layout.settled, (0, {}))[1]),
+        moved=moved,
+        arrived=arrived,
     )
 
 

@@ -92,6 +92,14 @@ class Layout:
         """Exists while an operator has stopped the slot on purpose."""
         return f"{self.slot(slot)}/stopped.json"
 
+    def moved(self, slot: str) -> str:
+        """Exists once the service of the slot has moved to another one; units do not start then."""
+        return f"{self.slot(slot)}/moved.json"
+
+    def arrived(self, slot: str) -> str:
+        """Where the service of the slot has come from, or is about to."""
+        return f"{self.slot(slot)}/arrived.json"
+
     def generation(self, slot: str, number: int) -> str:
         """One immutable deployed state of a slot."""
         return f"{self.slot(slot)}/generations/{number:06d}"

@@ -35,6 +35,7 @@ class Slot(Strict):
         gpus: the GPUs of the slot; several are one tensor-parallel group.
         address: the address to listen on.
         port: the port to listen on; it stays the same in every swap.
+        protected: its service is moved to another host only when its GPU is named.
         behind_router: whether the router of the fleet sends requests to it, where there is one.
         service: settings that differ from the inventory's `defaults`.
     """
@@ -43,6 +44,7 @@ class Slot(Strict):
     gpus: Annotated[list[GpuIndex], Field(default_factory=list, max_length=16)]
     address: IpAddress = "127.0.0.1"
     port: Port
+    protected: bool = False
     behind_router: bool = True
     service: ServiceSettings = ServiceSettings()
 

@@ -21,6 +21,7 @@ def refusals(wish: Wish, facts: HostFacts) -> list[str]:
     return [
         *_probe(facts),
         *_cordons(wish.place, facts),
+        *_moved(wish.place, facts),
         *_unhealthy(wish.place, facts),
         *_service_manager(wish, facts),
         *_folders(wish, facts),
@@ -45,6 +46,19 @@ def _cordons(place: Place, facts: HostFacts) -> Iterator[str]:
         if cordon.gpu is None or any(cordon.covers(index, gpus) for index in place.slot.gpus):
             target = place.host_name if cordon.gpu is None else f"{place.host_name}:{cordon.gpu}"
             yield f"{cordon}; `ddtreectl uncordon {target}` ends that"
+
+
+def _moved(place: Place, facts: HostFacts) -> Iterator[str]:
+    """Whether the service of the slot serves elsewhere, and the slot was not opened since."""
+    gone = facts.records.moved.get(place.slot_name)
+    if gone is None:
+        return
+    gpu = f":{place.slot.gpus[0]}" if place.slot.gpus else ""
+    yield (
+        f"the service of slot `{place.slot_name}` has moved to {gone.target} ({gone.by}, "
+        f"{gone.at[:16]}); `ddtreectl migrate {place.host_name}{gpu} --undo` brings it back, "
+        f"`ddtreectl uncordon {place.host_name}{gpu}` opens the slot for another one"
+    )
 
 
 def _unhealthy(place: Place, facts: HostFacts) -> Iterator[str]:

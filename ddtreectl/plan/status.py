@@ -16,12 +16,15 @@ from ddtreectl.inventory.model import HostEntry
 from ddtreectl.inventory.select import Place
 from ddtreectl.inventory.service import ServiceSpec
 from ddtreectl.plan.gpu_report import GpuReport, gpu_report
+from ddtreectl.plan.moves import MoveRemark, move_remarks
 from ddtreectl.plan.refusals import port_owner
 from ddtreectl.plan.wish import current
 
-FINE = {"healthy", "stopped", "starting", "draining", "swapping"}
+FINE = {"healthy", "stopped", "moved", "starting", "draining", "swapping"}
 
-Health = Literal["healthy", "starting", "draining", "swapping", "unhealthy", "failed", "stopped"]
+Health = Literal[
+    "healthy", "starting", "draining", "swapping", "unhealthy", "failed", "stopped", "moved"
+]
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,8 @@ class ServiceStatus:
         port: where it listens.
         health: `healthy` (unit runs, owns the port, answers and is ready), `starting`, `draining`,
             `swapping` (an operator is at it now), `unhealthy` (runs and does not answer as it
-            should), `failed` (should run and does not), `stopped` (on purpose).
+            should), `failed` (should run and does not), `stopped` (on purpose),
+            `moved` (serves elsewhere).
         generation: the deployed state that runs, or that would.
         generation_status: `pending`, `good` or `failed`.
         uptime_seconds: since the process started, or None.
@@ -98,6 +102,7 @@ class HostStatus:
         gpus: what the driver says of the GPUs: facts, and no judgement.
         services: the services.
         health: what is wrong with the GPUs, and what is cordoned.
+        moves: what is to be said of services that have come or gone.
     """
 
     host: str
@@ -109,6 +114,7 @@ class HostStatus:
     gpus: Gpus
     services: tuple[ServiceStatus, ...]
     health: GpuReport = field(default_factory=GpuReport)
+    moves: tuple[MoveRemark, ...] = ()
 
 
 def host_status(
@@ -150,6 +156,7 @@ def host_status(
         gpus=facts.gpus,
         services=tuple(services),
         health=gpu_report(name, entry, facts),
+        moves=tuple(move_remarks(name, facts, locked=locked)),
     )
 
 
@@ -164,7 +171,8 @@ def _service(place: Place, facts: HostFacts, now: float) -> ServiceStatus | None
     seen = told.read(answers if unit.running else {}, backend or "", mode)
     health, problem = _health(place, facts, unit, answers)
     process = facts.processes.get(unit.main_pid or 0)
-    drift = drift_of(generation, facts, unit)
+    gone = place.slot_name in facts.records.moved
+    drift = "" if gone else drift_of(generation, facts, unit)
     return ServiceStatus(
         host=place.host_name,
         slot=place.slot_name,
@@ -210,6 +218,8 @@ def _health(
 ) -> tuple[Health, str]:
     foreign = list(port_owner(place, facts))
     if not unit.running:
+        if place.slot_name in facts.records.moved:
+            return "moved", ""
         if place.slot_name in facts.records.stopped:
             return "stopped", ""
         return "failed", foreign[0] if foreign else f"unit is {unit}"
@@ -262,6 +272,6 @@ def exit_code(hosts: Sequence[HostStatus], failures: Mapping[str, DdtreectlError
         codes = {failure.exit_code for failure in failures.values()}
         return codes.pop() if len(codes) == 1 else ExitCode.UNREACHABLE
     wrong = any(s.health not in FINE or s.drift for host in hosts for s in host.services)
-    unfinished = any(host.interrupted for host in hosts)
+    unfinished = any(host.interrupted or host.moves for host in hosts)
     broken = any(host.health.wrong for host in hosts)
     return ExitCode.FAILED if wrong or unfinished or broken else ExitCode.DONE

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.facts.http import base_url
 from ddtreectl.facts.records import Generation
+from ddtreectl.inventory.model import HostEntry
 from ddtreectl.inventory.select import Place
+from ddtreectl.inventory.service import ServiceSpec
 from ddtreectl.plan.step import Candidate
 
 
@@ -54,6 +56,18 @@ def current(place: Place, facts: HostFacts) -> Generation | None:
     entries = facts.records.of_slot(place.slot_name)
     last = entries[-1] if entries else None
     return serving(place, facts) or last_good(place, facts) or last
+
+
+def seen(name: str, host: HostEntry, facts: HostFacts) -> dict[str, tuple[ServiceSpec, int] | None]:
+    """What serves in the slots of a host, with its generation; None where it was stopped."""
+    found: dict[str, tuple[ServiceSpec, int] | None] = {}
+    for slot_name, slot in host.slots.items():
+        now = serving(Place(name, host, slot_name, slot), facts)
+        if now is not None and now.service is not None and now.status == "good":
+            found[slot_name] = (now.service, now.number)
+        elif slot_name in facts.records.stopped:
+            found[slot_name] = None
+    return found
 
 
 def installed_generation(unit_text: str) -> int | None:

@@ -11,7 +11,7 @@ from ddtreectl.facts.gpu import Gpu
 from ddtreectl.facts.processes import MARK
 from ddtreectl.inventory.layout import Layout, slot_units, unit_name
 from ddtreectl.inventory.service import ServiceSpec
-from ddtreectl.units import confinement, engine, escape, guard, sglang
+from ddtreectl.units import confinement, engine, escape, guard, restart, sglang
 
 RESTART_SECONDS = 10
 WATCHDOG_SECONDS = 120
@@ -72,6 +72,7 @@ def render(
         argv = engine.argv(f"{programs}/ddtree-engine", service)
         settings, margin = engine.environment(uuids), engine.DRAIN_MARGIN
         families = confinement.ADDRESS_FAMILIES
+    cards = any(uuids)
     minors = [gpu.minor for gpu in gpus if gpu.minor is not None]
     what = f"DDTree {service.mode} on {slot}, port {service.port}"
     try:
@@ -101,6 +102,10 @@ def render(
                 ),
                 credential=_credential(service),
                 restart_seconds=RESTART_SECONDS,
+                moved=escape.setting(layout.moved(slot)),
+                condition=escape.exec_line(restart.condition(gpus)) if cards else "",
+                back_off=escape.exec_line(restart.back_off(name)) if cards else "",
+                backed_off=sum(restart.BACK_OFF) if cards else 0,
                 watchdog_seconds=WATCHDOG_SECONDS,
             )
         )

@@ -1,0 +1,66 @@
+"""A file of the operator's machine, one for each inventory, that several commands may change."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ddtreectl.errors import DdtreectlError
+from ddtreectl.facts.output import json_object
+
+VARIABLE = "XDG_STATE_HOME"
+
+
+class OperatorState:
+    """What an operator keeps of the hosts of one inventory.
+
+    Args:
+        inventory: the inventory file.
+        what: what is kept; the beginning of the file's name.
+    """
+
+    def __init__(self, inventory: Path, what: str) -> None:
+        self._inventory = str(inventory.resolve())
+        name = hashlib.sha256(self._inventory.encode()).hexdigest()[:16]
+        state = Path(os.environ.get(VARIABLE) or Path.home() / ".local/state")
+        self.path = state / "ddtreectl" / f"{what}-{name}.json"
+
+    def read(self) -> dict[str, object]:
+        """What is kept, by host; nothing where there is no file, or none that can be read."""
+        try:
+            hosts = json_object(self.path.read_text()).get("hosts")
+        except (OSError, ValueError):
+            return {}
+        return hosts if isinstance(hosts, dict) else {}
+
+    def of(self, host: str) -> dict[str, object]:
+        """What is kept of one host."""
+        found = self.read().get(host)
+        return found if isinstance(found, dict) else {}
+
+    @contextlib.contextmanager
+    def changed(self) -> Iterator[dict[str, object]]:
+        """The content, which is written when the block ends; one writer at a time.
+
+        Raises:
+            DdtreectlError: it cannot be written.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with self.path.with_suffix(".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                content = self.read()
+                yield content
+                text = json.dumps({"inventory": self._inventory, "hosts": content}, indent=1)
+                fresh = self.path.with_suffix(".new")
+                fresh.write_text(text + "\n")
+                fresh.replace(self.path)
+        except OSError as error:
+            raise DdtreectlError(
+                f"`{self.path}` cannot be written",
+                cause=error.strerror or str(error),
+                hint=f"${VARIABLE} names another folder",
+            ) from error
