@@ -40,28 +40,31 @@ def version_numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part.isascii() and part.isdecimal())
 
 
-def command() -> str:
+def command(root: str = "") -> str:
     """Print the driver's version from each source that has it, and the GPUs that the kernel sees.
 
     The order of the sources: the module in /sys, /proc/driver/nvidia, then nvidia-smi.
+
+    Args:
+        root: the folder in which /sys and /proc are.
     """
-    smi = "nvidia-smi --query-gpu=driver_version --format=csv,noheader"
+    module = quote(f"{root}/sys/module/nvidia/version")
+    proc = quote(f"{root}/proc/driver/nvidia")
+    smi = "nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null"
     # Class 0x03 is a display controller, which every GPU is, also one that shows no picture.
     pci = (
-        "for d in /sys/bus/pci/devices/*; do "
-        '[ "$(cat "$d/vendor" 2>/dev/null)" = 0x10de ] || continue; '
-        'case $(cat "$d/class") in 0x03*) echo "${d##*/}";; esac; done'
+        f"grep -l 0x10de {quote(root)}/sys/bus/pci/devices/*/vendor 2>/dev/null "
+        '| while read -r f; do d=${f%/vendor}; read -r c <"$d/class"; '
+        'case $c in 0x03*) echo "${d##*/}";; esac; done'
     )
-    bounded = f"timeout -s KILL {SMI_TIMEOUT} sh -c {quote(f'{smi} 2>/dev/null')}"
     return (
-        "echo module; cat /sys/module/nvidia/version 2>/dev/null; "
-        "echo proc; head -n 1 /proc/driver/nvidia/version 2>/dev/null; "
-        f"echo present; {{ {pci}; ls /proc/driver/nvidia/gpus 2>/dev/null; }} | sort -u; "
+        f"echo module; cat {module} 2>/dev/null; "
+        f"echo proc; head -n 1 {proc}/version 2>/dev/null; "
+        f"echo present; {{ {pci}; ls {proc}/gpus 2>/dev/null; }} | sort -u; "
         "echo library; PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null "
         "| sed -n 's/.*libcuda\\.so\\.1 .*=> //p' | head -n 1 | xargs -r readlink -f; "
-        "[ -e /sys/module/nvidia/version ] || [ -e /proc/driver/nvidia/version ] "
-        "|| ! command -v nvidia-smi >/dev/null || { echo smi; "
-        f"{bounded} | head -n 1; }}; true"
+        f"[ -e {module} ] || [ -e {proc}/version ] || ! command -v nvidia-smi >/dev/null "
+        f"|| {{ echo smi; timeout -s KILL {SMI_TIMEOUT} sh -c {quote(smi)} | head -n 1; }}; true"
     )
 
 

@@ -31,6 +31,7 @@ from ddtreectl.facts import (
     records,
     systemd,
 )
+from ddtreectl.facts.driver import Driver
 from ddtreectl.facts.output import TIMED_OUT, Output, as_float
 from ddtreectl.facts.probe import Section
 from ddtreectl.facts.records import Records
@@ -138,6 +139,29 @@ def test_a_parser_never_raises(name: str, text: str, returncode: int) -> None:
 
 NO_PYTHON = "/nowhere/python3"
 BOTH = pytest.mark.parametrize("python", [sys.executable, NO_PYTHON], ids=["driver", "shell"])
+
+
+def test_the_kernel_tells_of_driver_and_gpus_without_touching_one(tmp_path: Path) -> None:
+    devices = {"0000:0b:00.0": ("0x10de", "0x030200"), "0000:0b:00.1": ("0x10de", "0x040300")}
+    for name, (vendor, kind) in (devices | {"0000:00:02.0": ("0x8086", "0x030000")}).items():
+        folder = tmp_path / "sys/bus/pci/devices" / name
+        folder.mkdir(parents=True)
+        (folder / "vendor").write_text(f"{vendor}\n")
+        (folder / "class").write_text(f"{kind}\n")
+
+    def found() -> Driver:
+        asked = ["sh", "-c", driver.command(str(tmp_path))]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=True)
+        return driver.parse(Output(done.returncode, done.stdout))
+
+    assert (found().version, found().gpus) == (None, 1)
+    (tmp_path / "proc/driver/nvidia/gpus/0000:1b:00.0").mkdir(parents=True)
+    line = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 23 2025\nGCC\n"
+    (tmp_path / "proc/driver/nvidia/version").write_text(line)
+    assert (found().version, found().gpus) == ("570.86.15", 2)
+    (tmp_path / "sys/module/nvidia").mkdir(parents=True)
+    (tmp_path / "sys/module/nvidia/version").write_text("580.95.05\n")
+    assert found().version == "580.95.05"
 
 
 def run(sections: dict[str, Section], python: str = sys.executable) -> dict[str, Output]:
