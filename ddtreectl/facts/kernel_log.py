@@ -87,16 +87,20 @@ class KernelLog:
         return [error for error in self.errors if address is not None and error.pci == address]
 
 
+_NONE = "no-journal"
+
+
 def command() -> str:
     """Print time, uptime, and the lines of the driver with their times; nothing without a GPU."""
-    kept = f"grep -a -e NVRM -e 'SXid.* Fatal' | tail -n {LINES}"
+    kept = f"grep -a -e NVRM -e 'SXid.* Fatal' -e '^{_NONE}$' | tail -n {LINES}"
+    journal = f"journalctl -k -b -q -n {READ} -o short-unix --no-pager 2>/dev/null || echo {_NONE}"
     return (
         "[ -e /proc/driver/nvidia ] || [ -e /sys/module/nvidia ] "
         "|| command -v nvidia-smi >/dev/null || exit 0; "
         'echo "now $(date +%s) $(cut -d" " -f1 /proc/uptime)"; '
-        "if journalctl -k -b -q -n 1 >/dev/null 2>&1; then echo journal; "
-        f"journalctl -k -b -q -n {READ} -o short-unix --no-pager 2>/dev/null | {kept}; "
-        f"elif dmesg >/dev/null 2>&1; then echo dmesg; dmesg | {kept}; fi; true"
+        f"said=$({{ {journal}; }} | {kept}); case $said in "
+        f"*{_NONE}) ! dmesg >/dev/null 2>&1 || {{ echo dmesg; dmesg | {kept}; }};; "
+        """*) echo journal; printf '%s\\n' "$said";; esac; true"""
     )
 
 
