@@ -1,10 +1,12 @@
 """A watch tells each change once: snapshots and changes, and the webhook that gets them."""
 
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from ddtreectl.gpu.verdict import Verdict
 from ddtreectl.plan.changes import Snapshot, changes, snapshot
 from ddtreectl.plan.gpu_report import GpuReport, GpuVerdict, Remark
 from ddtreectl.plan.status import HostStatus, ServiceStatus
+from tests.ctl.machine import Machine
 
 NO_DRIVER = Remark("", Verdict.CORDON_HOST, "the driver hangs", "reboot", "field", "driver-hung")
 LOST = Remark("GPU 1", Verdict.CORDON_HOST, "the GPU is lost", "reboot", "field", "gpu-lost")
@@ -209,3 +212,22 @@ def test_watch_refuses_a_wrong_address_before_it_looks(
     said = capsys.readouterr().err
     assert "the webhook is no address" in said
     assert "secret" not in said
+
+
+def test_a_watch_prints_and_posts_the_same(
+    bare_machine: Machine, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("DDTREECTL_WEBHOOK", server.url)
+    assert bare_machine.run("cordon", "local", "--reason", "dust").returncode == 0
+    watch = bare_machine.begin("watch", "--interval", "0.1", "--json")
+    assert watch.stdout is not None
+    first = json.loads(watch.stdout.readline())
+    assert (first["host"], first["what"], first["after"]) == ("local", "cordon host", "cordoned")
+    assert bare_machine.run("uncordon", "local").returncode == 0
+    second = json.loads(watch.stdout.readline())
+    assert second["text"] == "local cordon host: uncordoned (was cordoned)"
+    watch.send_signal(signal.SIGINT)
+    rest, said = watch.communicate(timeout=30)
+    assert (watch.returncode, rest, said) == (0, "", "")
+    assert [body for _, body in server.got] == [first, second]
