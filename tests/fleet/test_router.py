@@ -140,13 +140,11 @@ def test_deployed(operator: Balanced) -> None:
 def test_a_roll_loses_no_request(operator: Balanced) -> None:
     with operator.clients() as told:
         said = operator.done(
-            *("deploy", "h1", "h2", "--mode", "linear", "--canary", "1", "--parallel", "1")
+            *("deploy", "h1", "h2", "--mode", "tree", "--force", "--canary", "1", "--parallel", "1")
         )
         for name in ("h1", "h2"):
             assert f"take {name}/gpu0 out of the router" in said
             assert f"put {name}/gpu0 into the router" in said
-        operator.done("rollback", "h1")
-        operator.done("rollback", "h2")
     assert set(told["outcomes"]) == {"ok"}, told
     assert len(told["workers"]) == 2
     operator.assert_as_found()
@@ -175,12 +173,11 @@ def test_a_failed_deploy_loses_no_request(operator: Balanced) -> None:
 def test_a_router_that_is_restarted_in_the_middle(operator: Balanced) -> None:
     with operator.clients("--reconnect") as told:
         with operator.h2.hold("systemctl", "stop ddtree-gpu0-tree") as hold:
-            roll = operator.begin("deploy", "h2", "--mode", "linear")
+            roll = operator.begin("rollback", "h2")
             hold.reached()
             operator.h1.says(f"systemctl restart {UNIT}")
         _, said = roll.communicate(timeout=60)
         assert roll.returncode == 0, said
-        operator.done("rollback", "h2")
     assert set(told["outcomes"]) == {"ok"}, told
     operator.assert_as_found()
 
@@ -188,9 +185,8 @@ def test_a_router_that_is_restarted_in_the_middle(operator: Balanced) -> None:
 def test_a_router_that_is_down_blocks_nothing(operator: Balanced) -> None:
     operator.done("router", "stop")
     assert operator.run("router", "status").returncode == 1
-    said = operator.done("deploy", "h2", "--mode", "linear")
+    said = operator.done("deploy", "h2", "--mode", "tree", "--force")
     assert "the router is down" in said
-    said = operator.done("rollback", "h2")
     assert "gets requests when it is up again" in said
     assert json.loads((operator.h1.root / LISTS / "slots.json").read_text())["workers"].keys() == {
         "h1/gpu0",
