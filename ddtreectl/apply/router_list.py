@@ -48,6 +48,8 @@ with open(os.path.join(folder, "lock"), "w") as lock:
     kept = read()
     slots, moved = kept["workers"], kept["moved"]
     if change == "add" and words[0] not in moved:
+        for other in [slot for slot, url in slots.items() if url == words[1]]:
+            del slots[other]  # a slot that was renamed; smg refuses a list with an address twice
         slots[words[0]] = words[1]
     elif change == "remove":
         slots.pop(words[0], None)

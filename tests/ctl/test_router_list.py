@@ -53,6 +53,12 @@ def test_workers_come_and_go(tmp_path: Path) -> None:
     assert (tmp_path / "router/workers.json").stat().st_mode & 0o777 == 0o644
 
 
+def test_an_address_is_never_listed_twice(tmp_path: Path) -> None:
+    change(tmp_path, "add", "old/gpu0", "http://a")
+    change(tmp_path, "add", "new/gpu0", "http://a")
+    assert manifest(tmp_path) == {"new/gpu0": "http://a"}
+
+
 def test_what_was_moved_is_not_added_until_it_is_forgotten(tmp_path: Path) -> None:
     change(tmp_path, "add", "h1/gpu0", "http://a")
     change(tmp_path, "move", "h1/gpu0", "h2/gpu0")
@@ -81,7 +87,7 @@ def test_operators_at_once_lose_no_change(tmp_path: Path) -> None:
 
 
 changes = st.one_of(
-    st.tuples(st.just("add"), st.sampled_from(SLOTS), st.just("http://u")),
+    st.tuples(st.just("add"), st.sampled_from(SLOTS), st.sampled_from(["http://u", "http://v"])),
     st.tuples(st.sampled_from(["remove", "unmove"]), st.sampled_from(SLOTS)),
     st.permutations(SLOTS).map(lambda slots: ("move", slots[0], slots[1])),
 )

@@ -210,7 +210,10 @@ def test_a_stopped_slot_is_out_and_a_deploy_puts_it_in(operator: Balanced) -> No
 def test_what_is_missing_is_put_in_at_the_next_contact(operator: Balanced) -> None:
     lists = operator.h1.root / LISTS
     kept = (lists / "slots.json").read_text()
-    (lists / "slots.json").write_text(kept.replace("h2/gpu0", "h9/gpu0"))
+    gone = json.loads(kept)
+    del gone["workers"]["h2/gpu0"]
+    gone["workers"]["h9/gpu0"] = "http://10.77.0.99:30000"
+    (lists / "slots.json").write_text(json.dumps(gone))
     (lists / "workers.json").write_text('{"version": 1, "workers": []}')
     said = operator.done("deploy", "h2", "--mode", "tree")
     assert "put h2/gpu0 into the router" in said
