@@ -4,9 +4,10 @@ A service that was moved must not serve a second time when its old host comes ba
 Where the router has a worker whose name says that it stands for this slot, the exit status is 75
 and the unit is not started (systemd: `ExecCondition=`, neither started nor failed nor restarted).
 
-In every other case the service starts: a router that is down, or that cannot be reached within ten
-seconds, must not keep a fleet down after a power cut. That is safe, because requests reach only
-those that are on the router's list, and what was moved is not: it would serve nobody.
+In every other case the service starts: a router that does not tell within three seconds, which is
+longer than it takes to restart, must not keep a fleet down after a power cut. That is safe, because
+requests reach only those that are on the router's list, and what was moved is not: it would serve
+nobody.
 
 Needs nothing but the standard library. Arguments: the URL of the router, HOST/SLOT, and after how
 many seconds to give up.
@@ -19,8 +20,9 @@ import time
 import urllib.parse
 
 MOVED = 75
-PATIENCE = "10"
-TIMEOUT = 3.0
+PATIENCE = "3"
+TIMEOUT = 2.0
+PAUSE = 0.5
 LABEL = "smg.ai/discovery-id"
 UNKNOWN = (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError)
 
@@ -58,10 +60,10 @@ def main(url: str, slot: str, patience: str = PATIENCE) -> int:
             other = stands_for(ask(url), slot)
             break
         except UNKNOWN as error:
-            if time.monotonic() + 1 > end:
+            if time.monotonic() + PAUSE > end:
                 sys.stdout.write(f"the router {url} does not tell ({error}): starting {slot}\n")
                 return 0
-        time.sleep(1)
+        time.sleep(PAUSE)
     if other is None:
         return 0
     sys.stdout.write(f"{slot} was moved: {other} stands for it at {url}; it does not start\n")
