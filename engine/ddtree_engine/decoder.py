@@ -110,7 +110,7 @@ class Decoder:
         self.state = RowState(rows, self.device)
         self.pipeline: RoundPipeline | None = None
         if device_rounds and recurrent_state == "exact":
-            self.pipeline = RoundPipeline(self._device_round, self.state)
+            self.pipeline = RoundPipeline(self.device_round, self.state)
             for one in (self.cache, self.drafter_cache):
                 if one is not None:
                     one.unread = DEPTH * block
@@ -333,7 +333,8 @@ class Decoder:
             filters=any(one.top_k or one.top_p < 1.0 for one in sampling),
         )
 
-    def _device_round(self, shape: RoundShape) -> DeviceRound:
+    def device_round(self, shape: RoundShape) -> DeviceRound:
+        """A round of a shape over the caches."""
         return DeviceRound(
             self.target, self.drafter, self.cache, self.drafter_cache, self.state, shape
         )

@@ -69,6 +69,8 @@ class GraphedRound:
 
     def __init__(self, steps: DeviceRound, state: RowState, pool: Any) -> None:
         """Compile what it launches, then capture it; nothing is committed meanwhile."""
+        # A graph knows addresses: what it reads must live as long as it does.
+        self._steps = steps
         with state.paused():
             steps()
             steps()

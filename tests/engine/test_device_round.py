@@ -142,3 +142,43 @@ def test_the_demo_in_a_batch_of_mixed_prefixes(demo: Engine, temperature: float)
             )
             emitted.append(run(decoder, *requests))
         assert emitted[0] == emitted[1]
+
+
+@torch.inference_mode()
+def test_the_state_after_many_tree_rounds_is_that_of_ar(
+    target: TargetModel, drafter: DrafterModel
+) -> None:
+    """No drift: what is committed depends on the accepted tokens alone, not on their trees."""
+    decoders, tokens = [], []
+    for speculation in (SHAPES[3], SHAPES[0]):
+        decoder = Decoder(target, drafter, max_length=400, device_rounds=True)
+        sequence = Sequence(prompt(20), 380, SAMPLED, speculation)
+        decoder.start(sequence)
+        decoder.prefill(sequence)
+        steps = decoder.device_round(decoder.round_shape([sequence]))
+        length = 300 if not decoders else int(decoders[0].state.lengths[0])
+        emitted, rounds = list[int](), 0
+        while int(decoder.state.lengths[0]) < length:
+            count, sound, *found = steps()[0].tolist()
+            assert sound
+            emitted += found[:count]
+            rounds += 1
+        decoders.append(decoder)
+        tokens.append(emitted)
+    tree, ar = decoders
+    assert tokens[0] == tokens[1]
+    assert rounds == len(tokens[1]), "ar emits one token a round"
+    assert int(tree.state.lengths[0]) == int(ar.state.lengths[0])
+    for name in ("states", "tails"):
+        torch.testing.assert_close(
+            getattr(tree.cache, name), getattr(ar.cache, name), atol=1e-4, rtol=1e-4, msg=name
+        )
+    end = int(ar.state.lengths[0])
+    for name in ("keys", "values"):
+        torch.testing.assert_close(
+            getattr(tree.cache, name)[:, :, :end],
+            getattr(ar.cache, name)[:, :, :end],
+            atol=1e-4,
+            rtol=1e-4,
+            msg=name,
+        )

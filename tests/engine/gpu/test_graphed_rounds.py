@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -82,3 +84,23 @@ def test_a_launch_waits_for_nothing(
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert all(read.sound and read.tokens for read in decoder.pipeline.read())
+
+
+def test_a_graph_keeps_what_it_reads(engines: tuple[Engine, Engine]) -> None:
+    """Memory that is reused after a capture must not be the graph's."""
+    gpu, _ = engines
+    speculation = Speculation(Mode.TREE, budget=16, topk=8)
+    emitted = []
+    for _ in range(2):
+        decoder = Decoder(gpu.target, gpu.drafter, rows=1, max_length=256)
+        one, other = requests(gpu, speculation, 0.0)[:2]
+        run(decoder, one)
+        gc.collect()
+        # Every free block of the small sizes that a round keeps, overwritten.
+        taken = [torch.full((2**n,), 1 << 40, device="cuda") for n in range(18) for _ in range(64)]
+        del taken
+        run(decoder, other)
+        emitted.append(other.emitted)
+    alone = requests(gpu, speculation, 0.0)[1]
+    run(Decoder(gpu.target, gpu.drafter, rows=1, max_length=256, device_rounds=False), alone)
+    assert emitted == [alone.emitted] * 2

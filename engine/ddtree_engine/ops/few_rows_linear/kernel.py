@@ -99,7 +99,7 @@ def choose_tiling(*, rows: int, outputs: int, inputs: int, memory: int, processo
         processors: of the GPU.
     """
     tile = 64 if rows <= 32 else 128
-    stages = 3 if outputs >= 32768 else 6
+    stages = 3 if 32768 <= outputs <= 65536 else 6
     stages = max(1, min(stages, memory // (2 * COLUMNS * (tile + rows))))
     pieces = -(-outputs // tile)
     parts = 1
