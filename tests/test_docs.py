@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from ddtreectl.errors import ExitCode
+from ddtreectl.plan.status import Health, HostStatus, ServiceStatus
 from tools import cli_reference
 
 REPOSITORY = Path(__file__).parents[1]
@@ -64,3 +68,14 @@ def test_every_failure_is_shown_by_tests_that_exist() -> None:
         for name, file in named:
             text = (REPOSITORY / file).read_text(encoding="utf-8")
             assert re.search(rf"^def {name}\(", text, re.MULTILINE), f"{file} has no {name}"
+
+
+def test_every_field_of_a_service_is_told() -> None:
+    page = (REPOSITORY / "docs/reference/status.md").read_text(encoding="utf-8")
+    for kind in (ServiceStatus, HostStatus):
+        for field in fields(kind):
+            assert f"`{field.name}`" in page, f"{kind.__name__}.{field.name} is not told"
+    for health in get_args(Health):
+        assert f"`{health}`" in page
+    for code in ExitCode:
+        assert f"| {int(code)} |" in page
