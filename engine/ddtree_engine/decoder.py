@@ -333,6 +333,16 @@ class Decoder:
             filters=any(one.top_k or one.top_p < 1.0 for one in sampling),
         )
 
+    @contextmanager
+    def led_by_host(self) -> Iterator[None]:
+        """Rounds meanwhile are led by the host, whatever the decoder was made for.
+
+        No request may be running at the beginning or at the end.
+        """
+        kept, self.pipeline = self.pipeline, None
+        yield
+        self.pipeline = kept
+
     def device_round(self, shape: RoundShape) -> DeviceRound:
         """A round of a shape over the caches."""
         return DeviceRound(

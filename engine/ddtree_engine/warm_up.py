@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 
+from ddtree_engine.comparison import MAX_GAP, divergence, label
 from ddtree_engine.decoder import PREFILL_CHUNK, Decoder
-from ddtree_engine.errors import NotFiniteError
+from ddtree_engine.errors import EngineError, NotFiniteError
 from ddtree_engine.sampling import SamplingParams
 from ddtree_engine.sequence import Mode, Sequence, Speculation
 
 PROMPT_LENGTHS = (1, 5, PREFILL_CHUNK + 5)
 """No prefill, a short one, and one in two pieces."""
 TOKENS = 8
+CHECKED_TOKENS = 24
 SAMPLING = (SamplingParams(), SamplingParams(temperature=0.8, top_k=20, top_p=0.95))
 
 
@@ -49,6 +51,51 @@ def warm_up(
     _run(decoder, waiting[:1], on_step)
     _run(decoder, waiting[1:], on_step)
     return count
+
+
+def check_device_rounds(decoder: Decoder, *, budget: int, topk: int) -> None:
+    """Hold the tokens of rounds without the host against those of rounds led by it.
+
+    A GPU, a driver or a compiler may be one that nobody has tried: what is wrong there must not be
+    served. Does nothing where all rounds are led by the host.
+
+    Args:
+        decoder: has no requests; has none afterwards.
+        budget: the largest that requests may ask for.
+        topk: the server's.
+
+    Raises:
+        EngineError: they differ by more than rounding explains.
+    """
+    if decoder.pipeline is None:
+        return
+    vocab = decoder.target.config.vocab_size
+    room = decoder.max_length - CHECKED_TOKENS
+    if room < 1:
+        return
+    # Two requests after one another: the second finds what the first has left.
+    prompts = [[i * 7 % vocab for i in range(1, 1 + min(n, room))] for n in (1, 40)]
+    dtype = str(decoder.target.embed_tokens.weight.dtype).removeprefix("torch.")
+    for mode in (Mode.AR, Mode.LINEAR, Mode.TREE):
+        if mode is not Mode.AR and decoder.drafter is None:
+            continue
+        speculation = Speculation(mode, budget, topk)
+        for prompt in prompts:
+            led, free = (
+                Sequence(prompt, CHECKED_TOKENS, speculation=speculation) for _ in range(2)
+            )
+            with decoder.led_by_host():
+                _run(decoder, [led], lambda: None)
+            _run(decoder, [free], lambda: None)
+            if led.emitted != free.emitted:
+                left = divergence(decoder, prompt, led.emitted, free, label(speculation), 0)
+                if not left.gap <= MAX_GAP.get(dtype, 0.0):
+                    raise EngineError(
+                        f"rounds on this device are not exact: `{left.mode}` chose another token "
+                        f"than rounds led by the host, {left.gap:.3g} apart in logits",
+                        hint="run `ddtree-engine check`, and report the GPU, the driver and the "
+                        "versions of PyTorch and Triton",
+                    )
 
 
 def _run(decoder: Decoder, waiting: list[Sequence], on_step: Callable[[], None]) -> None:

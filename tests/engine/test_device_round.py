@@ -6,11 +6,16 @@ import pytest
 import torch
 
 from ddtree_engine.decoder import Decoder
+from ddtree_engine.device_round import DeviceRound
 from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.engine import Engine, load_engine
+from ddtree_engine.errors import EngineError
+from ddtree_engine.round_pipeline import RoundPipeline
 from ddtree_engine.sampling import SamplingParams, SamplingTensors, choose_batch, choose_nodes
 from ddtree_engine.sequence import Mode, Sequence, Speculation
 from ddtree_engine.target import TargetModel
+from ddtree_engine.warm_up import check_device_rounds
+from tests.engine.conftest import randomize
 from tests.engine.test_decoder import FILTERED, GREEDY, MODES, SAMPLED, prompt, run
 
 SHAPES = [
@@ -102,6 +107,25 @@ def test_numbers_that_are_not_finite_end_their_own_request(
     assert broken.finish_reason == "failed"
     assert broken.emitted == []
     assert sound.emitted == expected
+
+
+def test_a_device_whose_rounds_are_wrong_is_not_served_from(
+    target: TargetModel, drafter: DrafterModel
+) -> None:
+    decoder = Decoder(target, drafter, rows=2, max_length=100, device_rounds=True)
+    check_device_rounds(decoder, budget=12, topk=3)
+    assert not decoder.sequences
+    # Rounds of a model that is not the decoder's.
+    other = TargetModel(target.config)
+    randomize(other, 5)
+    decoder.pipeline = RoundPipeline(
+        lambda shape: DeviceRound(
+            other, drafter, decoder.cache, decoder.drafter_cache, decoder.state, shape
+        ),
+        decoder.state,
+    )
+    with pytest.raises(EngineError, match="rounds on this device are not exact: `ar`"):
+        check_device_rounds(decoder, budget=12, topk=3)
 
 
 def test_choices_in_fixed_shapes_are_those_of_each_request() -> None:

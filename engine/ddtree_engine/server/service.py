@@ -24,7 +24,7 @@ from ddtree_engine.scheduler import Scheduler, State, UnavailableError
 from ddtree_engine.sequence import Mode, Speculation
 from ddtree_engine.server.protocol import DDTree
 from ddtree_engine.server.settings import Settings
-from ddtree_engine.warm_up import warm_up
+from ddtree_engine.warm_up import check_device_rounds, warm_up
 
 DEFAULT_CONTEXT = 8192
 """Context where --max-context is not given and the model was made for more: caches are reserved."""
@@ -155,6 +155,7 @@ class Service:
         )
         self.notifier.status("warming up")
         begin = perf_counter()
+        check_device_rounds(decoder, budget=settings.budget, topk=settings.topk)
         count = warm_up(decoder, budget=settings.budget, topk=settings.topk)
         log.info("warm-up: %d requests in %.1f s", count, perf_counter() - begin)
         self.metrics.skip_stages(decoder.seconds)
