@@ -10,6 +10,7 @@ from ddtreectl.gpu.verdict import Verdict
 from ddtreectl.inventory.layout import Layout
 from ddtreectl.inventory.model import HostEntry
 from ddtreectl.inventory.select import Place
+from ddtreectl.plan.moves import move_remarks
 from ddtreectl.plan.refusals import (
     ENVIRONMENT_BYTES,
     ENVIRONMENT_INODES,
@@ -278,6 +279,9 @@ def _work_in_progress(name: str, facts: HostFacts) -> Iterator[Check]:
             f"locked by {records.lock}",
             hint="a lock whose owner is gone is taken over by the next command",
         )
+    for remark in move_remarks(name, facts, locked=records.lock is not None):
+        state: State = "failed" if remark.text.startswith("split") else "warning"
+        yield Check("move", state, f"{remark.slot}: {remark.text}", hint=remark.hint)
     for swap in records.swaps:
         way = f"ddtreectl rollback {name} --slot {swap.slot}"
         yield Check(

@@ -120,9 +120,9 @@ def steps(moves: list[SlotMove], *, cordon: str) -> tuple[MoveStep, ...]:
         found.append(MoveStep(MoveAction.CORDON, f"cordon {cordon}", reason, moves[0].source))
     for move in fresh:
         found += _preparations(move)
-    for move in fresh:
-        found += _exchange(move)
     for move in moves:
+        if move in fresh:
+            found += _exchange(move)
         if move.state != "fenced":
             found.append(
                 MoveStep(

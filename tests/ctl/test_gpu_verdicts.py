@@ -40,6 +40,11 @@ def health(case: dict[str, Any]) -> HostHealth:
     entry = HostEntry.model_validate(
         {"address": "10.0.0.1", "gpus": case.get("inventory"), "slots": {"a": slot}}
     )
+    return classify("h1", entry, facts_of(case), case.get("settled"))
+
+
+def facts_of(case: dict[str, Any]) -> HostFacts:
+    """What a host of the case has said."""
     source = case.get("source", "journal\n")
     log = f"now 1700003600 4000.0\n{source}{case.get('log', '')}"
     processes = {
@@ -56,13 +61,12 @@ def health(case: dict[str, Any]) -> HostHealth:
         )
         for pid in PIDS
     }
-    facts = HostFacts(
+    return HostFacts(
         gpus=nvidia_smi.parse(Output(case.get("returncode", 0), case.get("gpus", HEALTHY))),
         kernel_log=kernel_log.parse(Output(0, log)),
         driver=Driver(**case.get("driver", {})),
         processes=processes,
     )
-    return classify("h1", entry, facts, case.get("settled"))
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -1,17 +1,22 @@
 """A GPU dies at night: its service moves to another host and serves nowhere twice.
 
 Two real systemd hosts called as in the story; on GPU 0 of the target a wrapper that is not ours
-has port 30000. The tests hand the hosts on as they found them: ct129 serves tree with budget 16.
+has port 30000. Afterwards
+each host takes the part of the other, so that a test begins wherever the one before has ended.
 """
 
 import json
+import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ddtreectl.plan.migration import MoveAction, steps
+from tests.ctl.test_placement import moving
 from tests.fleet import engine_wheel
 from tests.fleet.lab.fleet import Fleet
 from tests.fleet.lab.host import Host
@@ -21,13 +26,18 @@ from tests.fleet.operator import Operator
 
 pytestmark = pytest.mark.slow
 
-SLOT = Path("var/lib/ddtree/slots/gpu1")
 FELL_OFF = (
     "NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 )
+UNCONTAINED = "NVRM: Xid (PCI:0000:1b:00): 95, pid=7, name=python3, Uncontained: LTC TAG"
+OF_AN_APPLICATION = (
+    "NVRM: Xid (PCI:0000:1b:00): 31, pid=7, name=python3, MMU Fault: ENGINE GRAPHICS"
+)
 WRAPPER = "wrapper.service"
-BUSY = 20000
-"""MiB that the wrapper holds of the target's GPU 0."""
+NAMES = ("ct129", "ct200")
+TREE16 = ("tree", 16, "healthy")
+FULL = bool(os.environ.get("FULL"))
+"""Whether every sign is tried on real hosts; `test_migration_matrix` plans for each of them."""
 
 
 class Night(Operator):
@@ -35,7 +45,7 @@ class Night(Operator):
 
     def __init__(self, fleet: Fleet, folder: Path) -> None:
         super().__init__(fleet, folder)
-        self.ct129, self.ct200 = fleet.hosts["ct129"], fleet.hosts["ct200"]
+        self.hosts = [fleet.hosts[name] for name in NAMES]
         entries = "".join(
             f"""\
   {host.name}:
@@ -46,20 +56,21 @@ class Night(Operator):
     protected:
       - {{name: wrapper, gpus: [0], port: 30000, reason: it has clients of its own}}
 """
-            for host in (self.ct129, self.ct200)
+            for host in self.hosts
         )
         self.write(hosts=f"hosts:\n{entries}")
         self.env["DDTREECTL_ENGINE_WHEEL"] = str(engine_wheel.build(folder))
         self.env["XDG_STATE_HOME"] = str(folder / "state")
         self.set_option("ConnectTimeout", "2")
         self.set_option("ServerAliveInterval", "1")
+        self.source, self.target = self.hosts
 
     def status(self, *hosts: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.run("status", *hosts, "--json").stdout)
         return found
 
     def serving(self) -> dict[str, tuple[object, ...]]:
-        """Mode, budget and health of what runs, by host."""
+        """Mode, budget and health of what serves or should, by host."""
         return {
             s["host"]: (s["mode"], s["budget"], s["health"])
             for s in self.status()["services"]
@@ -67,24 +78,22 @@ class Night(Operator):
         }
 
     def migrate(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        return self.run("migrate", "ct129", *words, "--yes")
+        return self.run("migrate", self.source.name, *words, "--yes")
 
-    def go_home(self) -> None:
-        """Undo what a test has done, whatever that was."""
-        for host in (self.ct129, self.ct200):
+    def settle(self) -> None:
+        """Heal everything, and have the host that serves be the next one that is left."""
+        for host in self.hosts:
             host.heal()
-        self.run("migrate", "ct129", "--resume", "--yes")
-        self.run("uncordon", "ct129")
-        self.run("migrate", "ct129", "--undo", "--yes")
-        if self.serving() != HOME:
-            self.run("stop", "ct200")
-            done = self.run("deploy", "ct129", "--mode", "tree", "--budget", "16")
-            assert done.returncode == 0, done.stderr
-        assert self.serving() == HOME
+        where = self.serving()
+        if where == {self.target.name: TREE16}:
+            self.source, self.target = self.target, self.source
+        done = self.run("uncordon", *NAMES)  # which opens the slot that was left
+        assert done.returncode == 0, done.stderr
+        assert where == {self.source.name: TREE16}
 
-
-HOME = {"ct129": ("tree", 16, "healthy")}
-MOVED = {"ct200": ("tree", 16, "healthy")}
+    def moved(self) -> bool:
+        """Whether the service is where it was to go, whole, and nowhere else."""
+        return self.serving() == {self.target.name: TREE16} and not engines(self.source)
 
 
 def engines(host: Host) -> list[str]:
@@ -92,18 +101,17 @@ def engines(host: Host) -> list[str]:
     return host.says("pgrep -af 'ddtree-engine [s]erve' || true").splitlines()
 
 
-def wrapper(host: Host) -> tuple[str, ...]:
+def wrapper(host: Host) -> list[str]:
     """What there is of the wrapper: its process, and whether it runs."""
     shown = host.says(f"systemctl show -p MainPID -p ActiveState -p InvocationID {WRAPPER}")
-    return tuple(shown.splitlines())
+    return shown.splitlines()
 
 
 @pytest.fixture(scope="module")
-def night_of_the_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
-    specs = [HostSpec(name, gpus=2, disk="16G") for name in ("ct129", "ct200")]
-    with Fleet.boot(specs) as fleet:
+def whole_night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
+    with Fleet.boot([HostSpec(name, gpus=2, disk="16G") for name in NAMES]) as fleet:
         night = Night(fleet, tmp_path_factory.mktemp("night"))
-        for host in (night.ct129, night.ct200):
+        for host in night.hosts:
             host.says(
                 f"systemd-run --unit {WRAPPER} /usr/bin/python3 -m http.server 30000 "
                 "--bind 127.0.0.1 --directory /srv"
@@ -115,16 +123,17 @@ def night_of_the_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ni
 
 
 @pytest.fixture
-def night(night_of_the_module: Night) -> Iterator[Night]:
-    yield night_of_the_module
-    night_of_the_module.go_home()
+def night(whole_night: Night) -> Iterator[Night]:
+    yield whole_night
+    whole_night.settle()
 
 
 def test_the_story(night: Night) -> None:
     """Xid 79 on GPU 1 of ct129 while it serves tree with budget 16."""
-    before = wrapper(night.ct129), wrapper(night.ct200)
-    night.ct129.log(FELL_OFF)
-    night.ct129.set_gpus(night.ct129.healthy_gpus.with_gpu(1, fault="lost"))
+    ct129, ct200 = night.hosts
+    before = wrapper(ct129), wrapper(ct200)
+    ct129.log(FELL_OFF)
+    ct129.set_gpus(ct129.healthy_gpus.with_gpu(1, fault="lost"))
     seen = night.run("status", "ct129")
     assert seen.returncode == 1
     assert "cordon-host: GPU 1: Xid 79: the GPU has fallen off the bus" in seen.stdout
@@ -132,33 +141,173 @@ def test_the_story(night: Night) -> None:
     done = night.run("migrate", "ct129", "ct200", "--yes", "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert document["results"] == [
-        {
-            "source": "ct129/gpu1",
-            "target": "ct200/gpu1",
-            "serves": True,
-            "fenced": True,
-            "error": None,
-        }
-    ]
+    (result,) = document["results"]
+    assert (result["target"], result["serves"], result["fenced"]) == ("ct200/gpu1", True, True)
     assert {"plan", "provision", "start", "verify"} <= set(document["seconds"])
-    assert night.serving() == MOVED
+    assert night.moved()
     service = document["plan"]["moves"][0]["service"]
     assert (service["mode"], service["budget"], service["topk"]) == ("tree", 16, 8)
-    assert engines(night.ct129) == []
-    assert (wrapper(night.ct129), wrapper(night.ct200)) == before
+    assert (wrapper(ct129), wrapper(ct200)) == before
 
-    night.ct129.set_gpus(night.ct129.healthy_gpus)
-    night.ct129.reboot()
+    ct129.set_gpus(ct129.healthy_gpus)
+    ct129.reboot()
     until(
-        lambda: night.ct129.ssh("systemctl is-system-running --wait").stdout.strip() != "",
+        lambda: "running" in ct129.ssh("systemctl is-system-running --wait").stdout,
         "ct129 has booted",
     )
-    assert engines(night.ct129) == []
-    started = night.ct129.ssh("systemctl start ddtree-gpu1-tree.service")
-    assert "masked" in started.stderr
+    assert engines(ct129) == []
+    assert "masked" in ct129.ssh("systemctl start ddtree-gpu1-tree.service").stderr
     refused = night.run("deploy", "ct129", "--mode", "tree")
     assert refused.returncode == 1
     assert "the host is cordoned: its services migrate: the GPU is lost" in refused.stderr
     assert "has moved to ct200/gpu1" in refused.stderr
-    assert night.serving() == MOVED
+    assert night.moved()
+    assert wrapper(ct200) == before[1]
+
+
+def test_undo_brings_it_back_while_the_source_is_healthy(night: Night) -> None:
+    assert night.migrate().returncode == 0
+    assert night.moved()
+    undone = night.migrate("--undo")
+    assert undone.returncode == 0, undone.stderr
+    assert night.serving() == {night.source.name: TREE16}
+    assert engines(night.target) == []
+
+
+SICK: dict[str, tuple[Callable[[Host], None], str, str]] = {
+    "xid-drain": (lambda host: host.log(UNCONTAINED), "drain-gpu", "cordon {}:1"),
+    "xid-application": (lambda host: host.log(OF_AN_APPLICATION), "restart-app", ""),
+    "requires-reset": (
+        lambda host: host.set_gpus(host.healthy_gpus.with_gpu(1, fault="requires-reset")),
+        "drain-gpu",
+        "cordon {}:1",
+    ),
+    "handle-everywhere": (
+        lambda host: host.set_gpus(host.healthy_gpus.with_gpu(1, fault="handle-everywhere")),
+        "cordon-host",
+        "cordon {}",
+    ),
+    "missing": (
+        lambda host: host.set_gpus(host.healthy_gpus.with_gpu(1, fault="missing")),
+        "cordon-host",
+        "cordon {}",
+    ),
+    "mismatch": (
+        lambda host: host.set_gpus(replace(host.healthy_gpus, failure="mismatch")),
+        "cordon-host",
+        "cordon {}",
+    ),
+    "hang": (
+        lambda host: host.set_gpus(replace(host.healthy_gpus, failure="hang-uninterruptible")),
+        "cordon-host",
+        "cordon {}",
+    ),
+}
+"""What is wrong with the source, the verdict on it, and what is cordoned first."""
+
+
+@pytest.mark.parametrize("sign", SICK if FULL else ["xid-drain", "missing", "hang"])
+def test_a_service_leaves_a_sick_source(night: Night, sign: str) -> None:
+    hurt, verdict, cordon = SICK[sign]
+    hurt(night.source)
+    (host,) = night.status(night.source.name)["hosts"]
+    assert host["health"]["verdict"] == verdict
+    done = night.migrate("--json")
+    assert done.returncode == 0, done.stderr
+    titles = [step["title"] for step in json.loads(done.stdout)["plan"]["steps"]]
+    cordons = [title for title in titles if title.startswith("cordon")]
+    assert cordons == ([cordon.format(night.source.name)] if cordon else [])
+    night.source.set_gpus(night.source.healthy_gpus)
+    assert night.moved()
+
+
+@pytest.mark.parametrize("fault", ["cut", "freeze"])
+def test_a_source_out_of_reach_is_fenced_at_first_contact(night: Night, fault: str) -> None:
+    assert night.status(night.source.name)["services"]  # which the operator remembers
+    getattr(night.source, fault)()
+    done = night.migrate("--json")
+    assert done.returncode == 3, done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    assert (result["serves"], result["fenced"]) == (True, False)
+    away = night.run("status", night.target.name)
+    assert f"has come from {night.source.name}/gpu1, which is not fenced yet" in away.stdout
+    night.source.heal()
+    split = night.run("status", night.source.name)
+    assert "split: it runs here, although its service has moved" in split.stdout
+    assert split.returncode == 1
+    contact = night.run("stop", night.source.name)  # any command that works on the host
+    assert f"fence {night.source.name}/gpu1" in contact.stderr
+    assert engines(night.source) == []
+    assert night.migrate("--resume").returncode == 0
+    assert night.moved()
+    assert night.status()["hosts"][0]["moves"] == []
+
+
+UNFIT: dict[str, tuple[Callable[[Host], None], str]] = {
+    "disk-full": (lambda host: host.fill(64), "MiB free"),
+    "abi-misfit": (
+        lambda host: host.set_gpus(host.healthy_gpus.with_gpu(1, compute_cap="6.1")),
+        "compute capability",
+    ),
+    "too-small": (
+        lambda host: host.set_gpus(host.healthy_gpus.with_gpu(1, memory_used=97500)),
+        "MiB of its GPU are free",
+    ),
+    "sick": (lambda host: host.log(UNCONTAINED), "Xid 95"),
+    "cut": (lambda host: host.cut(), "cannot be reached"),
+}
+"""What is wrong with the target, and what is said of it."""
+
+
+@pytest.mark.parametrize("fault", UNFIT)
+def test_a_target_that_will_not_do_is_named_and_nothing_is_touched(
+    night: Night, fault: str
+) -> None:
+    hurt, said = UNFIT[fault]
+    hurt(night.target)
+    done = night.migrate()
+    assert done.returncode == 1, done.stderr
+    assert f"no slot takes {night.source.name}/gpu1" in done.stdout
+    assert said in done.stdout
+    night.target.heal()
+    assert night.serving() == {night.source.name: TREE16}
+    assert engines(night.target) == []
+
+
+STEPS = {step.action: step.title.split()[0] for step in steps([moving()], cordon="ct129")}
+"""The first word of each step of a migration, as it is said when the step begins."""
+
+
+@pytest.mark.parametrize("action", STEPS)
+def test_a_migration_whose_operator_is_lost_goes_on(night: Night, action: MoveAction) -> None:
+    """The operator is killed when a step begins: nothing is lost, and nothing serves twice."""
+    night.source.log(UNCONTAINED)
+    process = night.begin("migrate", night.source.name, "--yes")
+    assert process.stderr is not None
+    assert any(line.startswith(f"{STEPS[action]} ") for line in process.stderr)
+    process.kill()
+    process.wait()
+    done = night.migrate()  # which takes it up, wherever it was
+    assert done.returncode == 0, done.stderr
+    assert night.moved()
+
+
+def test_a_unit_does_not_restart_on_a_gpu_that_is_gone(night: Night) -> None:
+    """Its engine dies; at the next start the card is looked for, without asking nvidia-smi."""
+    source, unit = night.source, "ddtree-gpu1-tree.service"
+    source.set_gpus(
+        replace(source.healthy_gpus.with_gpu(1, fault="missing"), failure="hang-stubborn")
+    )
+    source.says(f"systemctl kill --kill-whom=main -s KILL {unit}")
+
+    def state() -> str:
+        shown = source.says(f"systemctl show -p ActiveState,Result --value {unit}")
+        return " ".join(shown.split())
+
+    until(lambda: state() == "exec-condition inactive", "the start was skipped", deadline=60)
+    said = source.says(f"journalctl -u {unit} -o cat -n 20")
+    assert f"{source.healthy_gpus.gpus[1].uuid} is not there" in said
+    assert engines(source) == []
+    source.set_gpus(source.healthy_gpus)
+    source.says(f"systemctl start {unit}")
+    assert night.serving() == {source.name: TREE16}

@@ -1,0 +1,169 @@
+"""Every sign of a GPU and its driver, on the host that is left and on the one that is gone to.
+
+The signs are the cases of `test_gpu_verdicts`, of which each row of the table has one; what is
+expected follows from the verdict that the case states.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddtreectl.apply.kept_moves import KeptMoves, KeptServices
+from ddtreectl.apply.survey import Survey, Wanted
+from ddtreectl.cli.context import Context
+from ddtreectl.facts.driver import Driver
+from ddtreectl.facts.host import HostFacts
+from ddtreectl.facts.moves import move
+from ddtreectl.facts.records import Records
+from ddtreectl.inventory.loader import load as load_inventory
+from ddtreectl.inventory.select import find_target
+from ddtreectl.inventory.service import Mode
+from ddtreectl.plan.migration import MigrationPlan, MoveAction
+from tests.ctl.test_gpu_verdicts import CASES, facts_of, load
+from tests.ctl.test_plan import BARE, SERVING, generation, spec
+
+SIGNS = {
+    path.stem: load(path)
+    for path in CASES
+    if not {"together", "claims", "inventory"} & load(path).keys() and "settled" not in load(path)
+}
+INVENTORY = """\
+hosts:
+  ct129: {address: 10.1.2.129, gpus: 2, slots: {gpu1: {gpus: [1], port: 30001}}}
+  ct200: {address: 10.1.2.200, gpus: 2, slots: {gpu1: {gpus: [1], port: 30001}}}
+"""
+HEALTHY: dict[str, Any] = {}
+
+
+@pytest.fixture
+def survey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Survey:
+    """A survey that has not looked at any host yet."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    path = tmp_path / "fleet.yaml"
+    path.write_text(INVENTORY)
+    inventory, opened = load_inventory(path), Context(path)
+    return Survey(
+        inventory=inventory,
+        sessions={name: opened.session(inventory, name) for name in inventory.hosts},
+        source=find_target(inventory, "ct129"),
+        target=None,
+        wanted=Wanted(),
+        moves=KeptMoves(path),
+        services=KeptServices(path),
+    )
+
+
+def host(case: dict[str, Any], base: HostFacts) -> HostFacts:
+    """A host of which all but the GPUs is as in `base`."""
+    found = facts_of(case)
+    return replace(
+        base,
+        gpus=found.gpus,
+        kernel_log=found.kernel_log,
+        driver=Driver(**{"version": "580.95.05", **case.get("driver", {})}),
+        processes={**found.processes, **base.processes},
+    )
+
+
+def plan(survey: Survey, source: dict[str, Any], target: dict[str, Any]) -> MigrationPlan:
+    survey.facts = {"ct129": host(source, SERVING), "ct200": host(target, BARE)}
+    return survey.plan()
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+def test_a_service_leaves_whatever_its_host_has(survey: Survey, sign: str) -> None:
+    case = SIGNS[sign]
+    planned = plan(survey, case, HEALTHY)
+    assert planned.refusals == ()
+    (moved,) = planned.moves
+    assert moved.target is not None
+    assert moved.target.name == "ct200/gpu1"
+    service = moved.service
+    assert service is not None
+    assert (service.mode, service.budget, service.topk) == (Mode.TREE, 16, 8)
+    cordons = [s.title for s in planned.steps if s.action is MoveAction.CORDON]
+    if case["verdict"] == "cordon-host":
+        assert cordons == ["cordon ct129"]
+    elif case.get("bad", {}).get("GPU 1") == "drain-gpu":
+        assert cordons == ["cordon ct129:1"]
+    else:
+        assert cordons == []
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+def test_no_service_goes_where_a_gpu_needs_somebody_to_act(survey: Survey, sign: str) -> None:
+    case = SIGNS[sign]
+    planned = plan(survey, HEALTHY, case)
+    gpu = facts_of(case).gpus.at(1)
+    told = gpu is not None and gpu.uuid and gpu.compute_capability and gpu.minor is not None
+    bad = case["verdict"] == "cordon-host" or case.get("bad", {}).get("GPU 1") == "drain-gpu"
+    if bad or not told or facts_of(case).gpus.state != "ok":
+        assert planned.steps == ()
+        assert "no slot takes ct129/gpu1: " in planned.refusals[0]
+        placement = planned.moves[0].placement
+        assert placement is not None
+        reasons = {entry.prospect.name: entry.rejections for entry in placement.judged}
+        assert reasons["ct200/gpu1"]
+    else:
+        assert planned.refusals == ()
+
+
+def test_a_host_that_is_gone_is_left_by_what_this_machine_saw_last(survey: Survey) -> None:
+    survey.facts = {"ct200": host(HEALTHY, BARE)}
+    survey.unreachable = {"ct129": "`ct129` does not answer"}
+    assert "what ct129/gpu1 serves is not known" in survey.plan().refusals[0]
+    survey.services.note("ct129", {"gpu1": (spec(Mode.TREE, budget=32), 3)})
+    planned = survey.plan()
+    (moved,) = planned.moves
+    assert moved.service is not None
+    assert (moved.service.budget, moved.generation) == (32, 3)
+    assert planned.steps[0].title == "cordon ct129"
+    survey.wanted = Wanted(Mode.LINEAR)
+    assert survey.plan().moves[0].service == spec(Mode.LINEAR, budget=32)
+
+
+def test_a_stopped_slot_has_nothing_to_move(survey: Survey) -> None:
+    records = Records(generations=(generation(1),), stopped=frozenset({"gpu1"}))
+    survey.facts = {
+        "ct129": replace(host(HEALTHY, BARE), records=records),
+        "ct200": host(HEALTHY, BARE),
+    }
+    planned = survey.plan()
+    assert planned.empty
+    assert planned.notes == ("nothing is to serve in ct129/gpu1",)
+
+
+def test_a_protected_service_moves_only_when_it_is_named(survey: Survey, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(INVENTORY.replace("port: 30001}", "port: 30001, protected: true}", 1))
+    inventory = load_inventory(path)
+    survey.source = find_target(inventory, "ct129")
+    planned = plan(survey, HEALTHY, HEALTHY)
+    assert planned.empty
+    assert "is protected: it moves only when its GPU is named" in planned.notes[0]
+    survey.source = find_target(inventory, "ct129:1")
+    assert len(plan(survey, HEALTHY, HEALTHY).moves) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "steps"),
+    [
+        ("moving", ["announce", "provision", "start", "mark-moved", "fence"]),
+        ("moved", ["fence"]),
+        ("fenced", []),
+    ],
+)
+def test_what_was_begun_goes_on_from_any_machine(
+    survey: Survey, state: str, steps: list[str]
+) -> None:
+    """The record on the target is enough: this operator has kept nothing."""
+    content = {"source": "ct129/gpu1", "target": "ct200/gpu1", "state": state, "generation": 1}
+    arrived = move({**content, "service": spec().model_dump(mode="json"), "at": "2026"})
+    bare = host(HEALTHY, BARE)
+    survey.facts = {
+        "ct129": host(HEALTHY, SERVING),
+        "ct200": replace(bare, records=replace(bare.records, arrived={"gpu1": arrived})),
+    }
+    assert [step.action for step in survey.plan().steps] == steps
