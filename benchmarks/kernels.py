@@ -21,12 +21,18 @@ import triton
 from torch import Tensor
 
 from ddtree_engine.ops import split_kv
+from ddtree_engine.ops.conv_commit import kernel as conv_commit
+from ddtree_engine.ops.conv_commit import vectorized as conv_commit_torch
+from ddtree_engine.ops.draft_trees import kernel as draft_trees
+from ddtree_engine.ops.draft_trees import vectorized as draft_trees_torch
 from ddtree_engine.ops.drafter_attention import kernel as drafter_attention
 from ddtree_engine.ops.drafter_attention import vectorized as drafter_attention_torch
 from ddtree_engine.ops.gated_norm import kernel as gated_norm
 from ddtree_engine.ops.gated_norm import vectorized as gated_norm_torch
 from ddtree_engine.ops.gdn_inputs import kernel as gdn_inputs
 from ddtree_engine.ops.gdn_inputs import vectorized as gdn_inputs_torch
+from ddtree_engine.ops.kv_commit import kernel as kv_commit
+from ddtree_engine.ops.kv_commit import vectorized as kv_commit_torch
 from ddtree_engine.ops.state_commit import kernel as state_commit
 from ddtree_engine.ops.state_commit import vectorized as state_commit_torch
 from ddtree_engine.ops.topk_logprob import kernel as topk_logprob
@@ -37,6 +43,8 @@ from ddtree_engine.ops.tree_conv import kernel as tree_conv
 from ddtree_engine.ops.tree_conv import vectorized as tree_conv_torch
 from ddtree_engine.ops.tree_gdn import kernel as tree_gdn
 from ddtree_engine.ops.tree_gdn import vectorized as tree_gdn_torch
+from ddtree_engine.ops.tree_walk import kernel as tree_walk
+from ddtree_engine.ops.tree_walk import vectorized as tree_walk_torch
 
 BLOCK = 16
 REPLAYS = 20
@@ -282,9 +290,14 @@ def gdn_case(
 
 
 def attention_case(
-    inputs: Inputs, nodes: int, prefix: int, tiling: split_kv.Tiling | None = None
+    inputs: Inputs,
+    nodes: int,
+    prefix: int,
+    tiling: split_kv.Tiling | None = None,
+    *,
+    room: int | None = None,
 ) -> Case:
-    """Full attention of one layer to the prefix and the tree."""
+    """Full attention of one layer to the prefix, in a cache of `room` rows, and the tree."""
     one = inputs.shape
     lengths = torch.tensor([prefix], device=inputs.device)
     ancestors = inputs.ancestors(nodes)
@@ -293,8 +306,8 @@ def attention_case(
         kv = (one.kv_heads, one.head_dim)
         return {
             "q": inputs.randn(1, nodes, one.heads, one.head_dim),
-            "k_prefix": inputs.randn(1, prefix, *kv),
-            "v_prefix": inputs.randn(1, prefix, *kv),
+            "k_prefix": inputs.randn(1, room or prefix, *kv),
+            "v_prefix": inputs.randn(1, room or prefix, *kv),
             "lengths": lengths,
             "k": inputs.randn(1, nodes, *kv),
             "v": inputs.randn(1, nodes, *kv),
@@ -304,7 +317,7 @@ def attention_case(
 
     layers = [layer() for _ in range(inputs.shape.full_layers)]
     first = layers[0]
-    name = "tree_attention"
+    name = f"tree_attention over {prefix}" + (f" in a cache of {room}" if room else "")
     if tiling is not None:
         name += f" {tuple(tiling)}"
     return Case(
@@ -312,7 +325,8 @@ def attention_case(
         [partial(tree_attention.tree_attention, **one, tiling=tiling) for one in layers],
         [partial(tree_attention_torch.tree_attention, **one) for one in layers],
         lambda: tree_attention_torch.tree_attention(**double(first)),
-        size(*(first[n] for n in ("q", "q", "k_prefix", "v_prefix", "k", "v"))),
+        size(*(first[n] for n in ("q", "q", "k", "v")))
+        + size(first["k_prefix"], first["v_prefix"]) * prefix // (room or prefix),
     )
 
 
@@ -339,7 +353,7 @@ def drafter_case(inputs: Inputs, context: int, window: int | None) -> Case:
     first = layers[0]
     seen = min(context, window or context) / context
     return Case(
-        "drafter_attention" + (" sliding" if window else ""),
+        f"drafter_attention over {context}" + (" sliding" if window else ""),
         [partial(drafter_attention.drafter_attention, **one) for one in layers],
         [partial(drafter_attention_torch.drafter_attention, **one) for one in layers],
         lambda: drafter_attention_torch.drafter_attention(**double(first)),
@@ -349,23 +363,24 @@ def drafter_case(inputs: Inputs, context: int, window: int | None) -> Case:
 
 
 def commit_case(inputs: Inputs, accepted: int) -> Case:
-    """Replay of a path of `accepted` nodes in all layers, one launch."""
+    """Replay of a path of `accepted` out of 65 nodes in all layers, one launch."""
     one = inputs.shape
-    layers = [inputs.gdn(BLOCK, torch.bfloat16) for _ in range(one.linear_layers)]
+    layers = [inputs.gdn(65, torch.bfloat16) for _ in range(one.linear_layers)]
     k, v, g, beta, state = (
         torch.stack([layer[name] for layer in layers]) for name in ("k", "v", "g", "beta", "state")
     )
     lengths = torch.tensor([accepted], device=inputs.device)
+    nodes = path(inputs)["nodes"]
     before = state.double()
 
     def reference() -> Tensor:
         state_commit_torch.state_commit(
-            k.double(), v.double(), g.double(), beta.double(), lengths, before
+            k.double(), v.double(), g.double(), beta.double(), lengths, before, nodes
         )
         return before
 
     def call(op: Callable[..., None]) -> Tensor:
-        op(k, v, g, beta, lengths, state)
+        op(k, v, g, beta, lengths, state, nodes)
         return state
 
     return Case(
@@ -374,6 +389,102 @@ def commit_case(inputs: Inputs, accepted: int) -> Case:
         [partial(call, state_commit_torch.state_commit)],
         reference,
         2 * size(state),
+    )
+
+
+def trees_case(inputs: Inputs, budget: int) -> Case:
+    """Trees of one request from a block's candidates, eight a depth."""
+    logits = inputs.randn(1, BLOCK - 1, 4096, dtype=torch.float32) * 3
+    log_probs, ids = logits.log_softmax(-1).topk(8)
+    one = torch.ones(1, dtype=torch.int64, device=inputs.device)
+    arguments: dict[str, Any] = {
+        "anchors": one,
+        "log_probs": log_probs,
+        "ids": ids,
+        "budgets": budget * one,
+        "widths": 8 * one,
+        "budget": budget,
+        "conv_kernel": 4,
+    }
+    plain = partial(flat, draft_trees_torch.draft_trees, **arguments)
+    return Case(
+        f"draft_trees of {budget}",
+        [partial(flat, draft_trees.draft_trees, **arguments)] * 8,
+        [plain] * 8,
+        plain,
+        size(log_probs, ids) + (budget + 1) * (budget + 57),
+    )
+
+
+def walk_case(inputs: Inputs, nodes: int) -> Case:
+    """The walk down one request's tree, all of whose first children the target chooses."""
+    parents = inputs.parents(nodes)
+    tokens = torch.arange(nodes)
+    choices = torch.full((nodes,), nodes)
+    for node in reversed(range(1, nodes)):
+        choices[parents[node]] = node
+    choices, tokens, above = (
+        x[None].to(inputs.device) for x in (choices, tokens, torch.tensor(parents))
+    )
+    sizes = torch.tensor([nodes], device=inputs.device)
+    tensors = {"choices": choices, "tokens": tokens, "parents": above, "sizes": sizes}
+    plain = partial(flat, tree_walk_torch.tree_walk, **tensors, depth=BLOCK - 1)
+    return Case(
+        "tree_walk",
+        [partial(flat, tree_walk.tree_walk, **tensors, depth=BLOCK - 1)] * 8,
+        [plain] * 8,
+        plain,
+        size(*tensors.values()),
+    )
+
+
+def path(inputs: Inputs) -> dict[str, Tensor]:
+    """An accepted path of a whole block, its nodes apart from each other."""
+    return {
+        "nodes": 4 * torch.arange(BLOCK, device=inputs.device)[None],
+        "path_lengths": torch.tensor([BLOCK], device=inputs.device),
+    }
+
+
+def kv_commit_case(inputs: Inputs) -> Case:
+    """Keys and values of a path of 16 out of 65 nodes into the cache, all layers in one launch."""
+    one = inputs.shape
+    row = (one.kv_heads, one.head_dim)
+    tree = [inputs.randn(one.full_layers, 1, 65, *row) for _ in range(2)]
+    cache = [inputs.randn(one.full_layers, 1, 2048, *row) for _ in range(2)]
+    plain_cache = [tensor.double() for tensor in cache]
+    accepted = {**path(inputs), "starts": torch.tensor([1000], device=inputs.device)}
+
+    def call(op: Callable[..., None], keys: Tensor, values: Tensor, *into: Tensor) -> Any:
+        op(keys, values, *accepted.values(), *into)
+        return into
+
+    return Case(
+        "kv_commit of 16",
+        [partial(call, kv_commit.kv_commit, *tree, *cache)] * 4,
+        [partial(call, kv_commit_torch.kv_commit, *tree, *cache)] * 4,
+        partial(call, kv_commit_torch.kv_commit, *(x.double() for x in tree), *plain_cache),
+        2 * size(*tree) * BLOCK // 65,
+    )
+
+
+def conv_commit_case(inputs: Inputs) -> Case:
+    """Convolution inputs of a path of 16 out of 65 nodes into the tails, all layers in one."""
+    one = inputs.shape
+    tree = inputs.randn(one.linear_layers, 1, 65, one.conv_channels)
+    tails = inputs.randn(one.linear_layers, 1, 3, one.conv_channels)
+    accepted = path(inputs)
+
+    def call(op: Callable[..., None], tree: Tensor, tails: Tensor) -> Tensor:
+        op(tree, *accepted.values(), tails)
+        return tails
+
+    return Case(
+        "conv_commit of 16",
+        [partial(call, conv_commit.conv_commit, tree, tails)] * 4,
+        [partial(call, conv_commit_torch.conv_commit, tree, tails)] * 4,
+        partial(call, conv_commit_torch.conv_commit, tree.double(), tails.double()),
+        2 * size(tails),
     )
 
 
@@ -431,8 +542,18 @@ def cases(inputs: Inputs, nodes: list[int], prefix: int) -> Iterator[tuple[int, 
     for rows in (17, 33, 65, 129):
         yield rows, gdn_case(inputs, rows, torch.float32)
         yield rows, gdn_case(inputs, rows, torch.float32, "tf32")
-    yield BLOCK, drafter_case(inputs, prefix, None)
-    yield BLOCK, drafter_case(inputs, prefix, 2048)
+        yield rows, walk_case(inputs, rows)
+    for length in (prefix, 8192, 32768):
+        for rows in (17, 65, 129) if length != prefix else ():
+            yield rows, attention_case(inputs, rows, length)
+        yield BLOCK, drafter_case(inputs, length, None)
+        yield BLOCK, drafter_case(inputs, length, 2048)
+    for rows in (17, 65):
+        yield rows, attention_case(inputs, rows, prefix, room=32768)
+    for budget in (16, 32, 64, 128):
+        yield budget + 1, trees_case(inputs, budget)
+    yield BLOCK, kv_commit_case(inputs)
+    yield BLOCK, conv_commit_case(inputs)
     for accepted in (1, 8, 16):
         yield accepted, commit_case(inputs, accepted)
     yield BLOCK - 1, topk_case(inputs, 8, torch.float32)
@@ -442,19 +563,20 @@ def cases(inputs: Inputs, nodes: list[int], prefix: int) -> Iterator[tuple[int, 
 def tilings(inputs: Inputs, prefix: int) -> Iterator[tuple[int, Case]]:
     """Other ways to cut the two kernels that have a choice."""
     for rows, tile, count, values, warps in (
-        *((17, 16, 1, values, warps) for values in (32, 64) for warps in (4, 8)),
-        *((33, 32, 1, values, warps) for values in (32, 64) for warps in (4, 8)),
-        *((65, 64, 1, values, warps) for values in (16, 32, 64) for warps in (4, 8)),
-        # Not eight warps: `tree_gdn.choose_tiling` says why.
-        *((129, 64, 2, values, 4) for values in (16, 32)),
+        *((17, 16, 1, values, warps) for values in (16, 32, 64) for warps in (1, 2, 4)),
+        *((33, 32, 1, values, warps) for values in (32, 64) for warps in (2, 4)),
+        # Not 32 values, and not eight warps with two tiles: `tree_gdn.choose_tiling` says why.
+        *((65, 64, 1, values, warps) for values in (64, 128) for warps in (4, 8)),
+        (129, 64, 2, 64, 4),
     ):
-        cut = tree_gdn.Tiling(tile, count, values, warps)
-        yield rows, gdn_case(inputs, rows, tiling=cut)
-        yield rows, gdn_case(inputs, rows, torch.float32, tiling=cut)
-    for rows in (17, 65):
-        for columns, warps, stages in ((64, 8, 2), (64, 4, 2), (32, 8, 3), (32, 4, 3)):
-            for pieces in (4, 8, 16):
-                choice = split_kv.Tiling(64, columns, pieces, warps, stages)
+        yield rows, gdn_case(inputs, rows, tiling=tree_gdn.Tiling(tile, count, values, warps))
+    for rows in (17, 65, 129):
+        for tile, columns, warps, stages in (
+            *((64, 64, 8, 2), (64, 64, 4, 2), (64, 32, 4, 2), (64, 32, 4, 3)),
+            *((128, 64, 8, 2), (128, 32, 8, 2)),
+        ):
+            for pieces in (2, 4, 8, 16, 32):
+                choice = split_kv.Tiling(tile, columns, pieces, warps, stages)
                 yield rows, attention_case(inputs, rows, prefix, choice)
 
 

@@ -5,6 +5,9 @@ over the context. The context is cut into pieces ("split-KV"), since a handful o
 leave most of a GPU idle; the rows' own keys are one more piece. A second kernel merges the pieces
 by their log-sum-exp. The query heads that share a key head are rows of one tile.
 
+Lengths are read on the device, and the grid does not depend on them: where a context is short, its
+last pieces are empty and end at once. So a CUDA graph serves every length.
+
 Rows of the context past a request's length are never read. An own key or value that is not finite
 reaches the rows that see it and no others.
 """
@@ -97,6 +100,7 @@ def _attend(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DIM: tl.constexpr,
+    LEAST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     piece = tl.program_id(1)
@@ -108,27 +112,28 @@ def _attend(
     column = tl.arange(0, COLUMNS)
     dim = tl.arange(0, DIM)
     some_row, some_dim = node < nodes, dim < head_dim
+    length = tl.load(lengths + b).to(tl.int32)
+    first = 0
+    if WINDOW > 0:
+        first = tl.maximum(length - (WINDOW - 1), 0) // COLUMNS * COLUMNS
+    # Whole blocks to each piece, as even as they go, but not too few.
+    blocks = tl.cdiv(length - first, COLUMNS)
+    share = tl.maximum(tl.cdiv(blocks, tl.maximum(pieces, 1)) * COLUMNS, LEAST)
+    begin = first + piece * share
+    end = tl.minimum(begin + share, length)
+    some_key = (piece == pieces) | (begin < end)
     queries = tl.load(
         q + b * q_batch + node[:, None] * q_node + query_head[:, None] * q_head + dim[None, :],
-        mask=some_row[:, None] & some_dim[None, :],
+        mask=some_row[:, None] & some_dim[None, :] & some_key,
         other=0.0,
     )
     largest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     weighted = tl.zeros([ROWS, DIM], tl.float32)
-    length = tl.load(lengths + b).to(tl.int32)
 
     if piece < pieces:
         k_context += b.to(tl.int64) * kc_batch + head * kc_head
         v_context += b.to(tl.int64) * vc_batch + head * vc_head
-        first = 0
-        if WINDOW > 0:
-            first = tl.maximum(length - (WINDOW - 1), 0) // COLUMNS * COLUMNS
-        # Whole blocks to each piece, as even as they go.
-        blocks = tl.cdiv(length - first, COLUMNS)
-        share = tl.cdiv(blocks, pieces) * COLUMNS
-        begin = first + piece * share
-        end = tl.minimum(begin + share, length)
         for start in range(begin, end, COLUMNS):
             position = start + column
             committed = position < end
@@ -190,7 +195,7 @@ def _attend(
     tl.store(
         partial + at[:, None] * DIM + dim[None, :],
         weighted,
-        mask=some_row[:, None] & some_dim[None, :],
+        mask=(some_row & (total != 0.0))[:, None] & some_dim[None, :],
     )
 
 
@@ -238,6 +243,8 @@ class Tiling(NamedTuple):
         pieces: parts that the context is cut into; 0 where there is none.
         warps: warps of a program.
         stages: blocks of keys and values in flight.
+        least: keys that a piece has at least, a multiple of `columns`; short contexts then have
+            fewer pieces, and less to merge.
     """
 
     rows: int
@@ -245,6 +252,7 @@ class Tiling(NamedTuple):
     pieces: int
     warps: int
     stages: int
+    least: int = 0
 
 
 def choose_tiling(
@@ -262,6 +270,10 @@ def choose_tiling(
     """
     if rows <= 16:
         tile, warps = 16, 8
+    elif row_bytes < 128:
+        # From 64 rows on, products on SM 9.0 are other instructions, which Triton 3.6 gets wrong
+        # for fewer columns than 64 of half precision (as `tree_gdn` found).
+        tile, warps = 32, 4
     elif rows >= 512 or (rows > 64 and context > LONG_CONTEXT):
         tile, warps = 128, 8
     else:
@@ -273,10 +285,11 @@ def choose_tiling(
             break
         if tile == 128:
             tile, warps = 64, 4
+    least = max(128, columns)
     # As many programs as run at the same time, one of each tile being for the rows' own keys.
     pieces = max(1, processors // (heads * -(-rows // tile)) - 1)
-    pieces = min(pieces, -(-context // columns), _MAX_PIECES - 1)
-    return Tiling(tile, columns, pieces, warps, stages)
+    pieces = min(pieces, -(-context // least), _MAX_PIECES - 1)
+    return Tiling(tile, columns, pieces, warps, stages, least)
 
 
 def supports(*tensors: Tensor) -> bool:
@@ -325,7 +338,7 @@ def attend(
         tiling = choose_tiling(
             rows=N * group,
             row_bytes=triton.next_power_of_2(d) * q.element_size(),
-            context=k_context.shape[1],
+            context=min(k_context.shape[1], window + 32 if window else k_context.shape[1]),
             heads=B * HKV,
             memory=shared_memory(q.device),
             processors=multiprocessors(q.device),
@@ -362,6 +375,7 @@ def attend(
         GROUP=group,
         ROWS=tiling.rows,
         COLUMNS=tiling.columns,
+        LEAST=tiling.least,
         DIM=dim,
         PRECISION="tf32x3",
         num_warps=tiling.warps,

@@ -36,7 +36,7 @@ POINTERS = {
     **dict.fromkeys(["cos", "sin"], "*fp32"),
     **dict.fromkeys(["taps", "lengths", "path_lengths", "best", "ids"], "*i64"),
     **dict.fromkeys(["choices", "tokens", "parents", "depths", "sizes", "path", "bonus"], "*i64"),
-    **dict.fromkeys(["anchors", "budgets", "widths", "starts"], "*i64"),
+    **dict.fromkeys(["anchors", "budgets", "widths", "starts", "scores"], "*i64"),
     "arrived": "*i32",
     **dict.fromkeys(["scale", "eps"], "fp32"),
     "log_probs": "*fp32",
@@ -116,8 +116,8 @@ def main() -> None:
         )
     show("silu_mul", silu_mul._silu_mul, {"BLOCK": 1024})
     show("gated_norm", gated_norm._gated_norm, {"ROWS": 8, "DIM": 128})
-    for nodes, floats in ((1, "bf16"), (65, "bf16"), (65, "fp32")):
-        precision: tree_gdn.Precision = "tf32x3" if floats == "fp32" else "tf32"
+    for nodes, floats in ((1, "bf16"), (65, "bf16"), (129, "bf16"), (65, "fp32")):
+        precision: tree_gdn.Precision = "tf32x3" if floats == "fp32" else "fp16"
         rows, tiles, values, warps = tree_gdn.choose_tiling(nodes, 128, precision)
         sizes = {"GROUP": 3, "ROWS": rows, "TILES": tiles, "KEY": 128, "VALUE": values}
         constants = {**sizes, "PRECISION": precision}
@@ -135,13 +135,16 @@ def main() -> None:
     show("conv_commit", conv_commit._conv_commit, {"TAIL": 3, "CHANNELS": 1024})
     show("topk_logprob", topk_logprob._best_of_piece, {"K": 16, "SIZE": 2048})
     show("merge of topk", topk_logprob._merge, {"K": 16, "PIECES": 128, "CANDIDATES": 2048})
-    for dim, group, own, window in ((256, 6, 0, 0), (128, 4, 1, 2048), (128, 4, 2, 0)):
-        rows, columns, _, warps, stages = split_kv.choose_tiling(
-            rows=96, row_bytes=2 * dim, context=1024, heads=4, memory=memory, processors=132
+    for dim, group, own, window, context in (
+        *((256, 6, 0, 0, context) for context in (1024, 32768)),
+        *((128, 4, 1, 2048, 1024), (128, 4, 2, 0, 1024)),
+    ):
+        rows, columns, _, warps, stages, least = split_kv.choose_tiling(
+            rows=96, row_bytes=2 * dim, context=context, heads=4, memory=memory, processors=132
         )
-        sizes = {"GROUP": group, "ROWS": rows, "COLUMNS": columns, "DIM": dim}
+        sizes = {"GROUP": group, "ROWS": rows, "COLUMNS": columns, "DIM": dim, "LEAST": least}
         masks = {"WINDOW": window, "OWN": own, "PRECISION": "tf32x3"}
-        show(f"attend {dim} {own}", split_kv._attend, {**sizes, **masks}, warps, stages)
+        show(f"attend {dim} {own} {context}", split_kv._attend, {**sizes, **masks}, warps, stages)
     show("tree_walk", tree_walk._tree_walk, {"DEPTH": 15, "NODES": 256}, 1)
     show("search", draft_trees._search, {"SLOTS": 256}, 1)
     show("lay_out", draft_trees._lay_out, {"TAPS": 4, "NODES": 16, "COLUMNS": 256}, 2)

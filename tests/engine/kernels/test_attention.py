@@ -61,6 +61,37 @@ def test_tree_attention_equals_a_list_of_visible_keys(
     torch.testing.assert_close(found.cpu(), tree_naive.tree_attention(**arguments), **CLOSE)
 
 
+@pytest.mark.parametrize("least", [16, 48])
+def test_pieces_that_a_short_context_leaves_empty(least: int, device: torch.device) -> None:
+    from ddtree_engine.ops.split_kv import Tiling
+    from ddtree_engine.ops.tree_attention import kernel
+
+    arguments = tree_inputs(5, lengths=(70, 0, 17))
+    tiling = Tiling(rows=16, columns=16, pieces=7, warps=4, stages=1, least=least)
+    found = kernel.tree_attention(**on(device, arguments), tiling=tiling)
+    torch.testing.assert_close(found.cpu(), tree_naive.tree_attention(**arguments), **CLOSE)
+
+
+def test_tilings_fit_the_shared_memory_that_there_is() -> None:
+    from ddtree_engine.ops.split_kv import choose_tiling
+
+    for memory in (99 * 1024, 227 * 1024):
+        for row_bytes in (128, 256, 512, 1024):
+            for rows in (1, 16, 102, 390):
+                for context in (64, 40_000):
+                    tiling = choose_tiling(
+                        rows=rows,
+                        row_bytes=row_bytes,
+                        context=context,
+                        heads=4,
+                        memory=memory,
+                        processors=132,
+                    )
+                    blocks = 2 * tiling.stages * tiling.columns
+                    assert (tiling.rows + blocks) * row_bytes <= memory
+                    assert 1 <= tiling.pieces * 128 <= max(128, context + 127)
+
+
 @pytest.mark.parametrize(
     ("lengths", "heads", "d"), [((0, 5), 4, 64), ((33,), 12, 128), ((20,), 2, 256)]
 )

@@ -23,18 +23,17 @@ BLOCK_NODES = 16
 
 _UNIT: tl.constexpr = tl.constexpr(2.0**SCORE_BITS)
 _FLOOR: tl.constexpr = tl.constexpr(LOG_PROB_FLOOR)
-_NONE: tl.constexpr = tl.constexpr(-(2**63))
-# Fields of an entry, from the lowest bits on: rank, depth, parent, slot, place.
+# Fields of an entry, from the lowest bits on: rank, depth, parent; and of its order: slot, place.
 _RANK_BITS: tl.constexpr = tl.constexpr(MAX_TOPK.bit_length())
 _DEPTH_BITS: tl.constexpr = tl.constexpr(MAX_DEPTH.bit_length())
 _NODE_BITS: tl.constexpr = tl.constexpr((MAX_BUDGET + 1).bit_length())
 _RANK_MASK: tl.constexpr = tl.constexpr(2 ** MAX_TOPK.bit_length() - 1)
 _DEPTH_MASK: tl.constexpr = tl.constexpr(2 ** MAX_DEPTH.bit_length() - 1)
 _NODE_MASK: tl.constexpr = tl.constexpr(2 ** (MAX_BUDGET + 1).bit_length() - 1)
-_BELOW_BITS: tl.constexpr = tl.constexpr(
-    (MAX_BUDGET + 1).bit_length() + MAX_DEPTH.bit_length() + MAX_TOPK.bit_length()
-)
-_LAST: tl.constexpr = tl.constexpr(2**62)
+# No score is this low: that of an empty slot.
+_NONE: tl.constexpr = tl.constexpr(-(2**63))
+_LEAST: tl.constexpr = tl.constexpr(-(2**31))
+_MOST: tl.constexpr = tl.constexpr(2**31 - 1)
 # Added to and taken from a number below 2**51, it leaves the nearest integer, even ones first.
 _ROUND: tl.constexpr = tl.constexpr(1.5 * 2**52)
 
@@ -50,6 +49,17 @@ def _score(log_prob):
     return tl.where(units > -(2.0**51), rounded, units).to(tl.int64)
 
 
+@triton.jit
+def _best(score):
+    """The highest score, and where it is; in halves of 32 bits, which a warp compares at once."""
+    high = (score >> 32).to(tl.int32)
+    low = score.to(tl.int32) ^ _LEAST  # compares without a sign
+    best_high = tl.max(high, axis=0)
+    best_low = tl.max(tl.where(high == best_high, low, _LEAST), axis=0)
+    best = (best_high.to(tl.int64) << 32) | ((best_low ^ _LEAST).to(tl.int64) & 0xFFFFFFFF)
+    return best, (high == best_high) & (low == best_low)
+
+
 @triton.jit(do_not_specialize=["size", "depth_limit"])
 def _search(
     anchors,
@@ -57,12 +67,14 @@ def _search(
     ids,
     budgets,
     widths,
+    scores,
     tokens,
     parents,
     depths,
     sizes,
     size,
     depth_limit,
+    candidates,
     log_probs_batch,
     log_probs_depth,
     ids_batch,
@@ -72,6 +84,7 @@ def _search(
     b = tl.program_id(0)
     log_probs += b * log_probs_batch
     ids += b * ids_batch
+    scores += b * depth_limit * candidates
     tokens += b * size
     parents += b * size
     depths += b * size
@@ -80,46 +93,52 @@ def _search(
     tl.store(tokens, tl.load(anchors + b))
     tl.store(parents, -1)
     tl.store(depths, 0)
+    for start in range(0, depth_limit * candidates, SLOTS):
+        at = start + tl.arange(0, SLOTS)
+        some = at < depth_limit * candidates
+        level, rank = at // candidates, at % candidates
+        log_prob = tl.load(log_probs + level * log_probs_depth + rank, mask=some, other=0.0)
+        tl.store(scores + at, _score(log_prob), mask=some)
+    tl.debug_barrier()
 
-    slots = tl.arange(0, SLOTS).to(tl.int64)
+    slot = tl.arange(0, SLOTS)
     # The one entry at the start: rank 0 at depth 1, below the root.
     score = tl.full([SLOTS], _NONE, tl.int64)
-    place = tl.zeros([SLOTS], tl.int64)
-    below = (slots * 0 + 1) << _RANK_BITS  # parent, depth and rank
+    place = tl.zeros([SLOTS], tl.int32)
+    entry = tl.full([SLOTS], 1, tl.int32) << _RANK_BITS
     if depth_limit > 0:
-        score = tl.where(slots == 0, _score(tl.load(log_probs)), score)
-    node = tl.full((), 1, tl.int64)
-    best = tl.max(score, axis=0)
+        score = tl.where(slot == 0, tl.load(scores), score)
+    node = tl.full((), 1, tl.int32)
+    best, leading = _best(score)
     while (node <= wanted) & (best != _NONE):
-        packed = (((place << _NODE_BITS) | slots) << _BELOW_BITS) | below
-        first = tl.min(tl.where(score == best, packed, _LAST), axis=0)
-        rank = (first & _RANK_MASK).to(tl.int32)
-        depth = ((first >> _RANK_BITS) & _DEPTH_MASK).to(tl.int32)
-        parent = (first >> _RANK_BITS >> _DEPTH_BITS) & _NODE_MASK
-        first >>= _BELOW_BITS
-        taken = first & _NODE_MASK
-        front = first >> _NODE_BITS
-        row = log_probs + (depth - 1) * log_probs_depth
+        order = (place << _NODE_BITS) | slot
+        order = tl.min(tl.where(leading, order, _MOST), axis=0)
+        taken, front = order & _NODE_MASK, order >> _NODE_BITS
+        taken_here = slot == taken
+        first = tl.sum(tl.where(taken_here, entry, 0), axis=0)
+        rank = first & _RANK_MASK
+        depth = (first >> _RANK_BITS) & _DEPTH_MASK
         tl.store(tokens + node, tl.load(ids + (depth - 1) * ids_depth + rank))
-        tl.store(parents + node, parent)
+        tl.store(parents + node, (first >> _RANK_BITS >> _DEPTH_BITS).to(tl.int64))
         tl.store(depths + node, depth.to(tl.int64))
 
+        row = scores + (depth - 1) * candidates
         has_sibling = rank + 1 < width
         has_child = depth < depth_limit
-        here = _score(tl.load(row + rank))
-        next_to = _score(tl.load(row + rank + 1, mask=has_sibling, other=0.0))
-        under = _score(tl.load(row + log_probs_depth, mask=has_child, other=0.0))
+        here = tl.load(row + rank)
+        next_to = tl.load(row + rank + 1, mask=has_sibling, other=0)
+        under = tl.load(row + candidates, mask=has_child, other=0)
         sibling = tl.where(has_sibling, best - here + next_to, _NONE)
         child = tl.where(has_child, best + under, _NONE)
+        below = ((node << _DEPTH_BITS) | (depth + 1)) << _RANK_BITS
         place += tl.where(place > front, 1, 0)
-        is_taken, is_new = slots == taken, slots == node
-        score = tl.where(is_taken, sibling, tl.where(is_new, child, score))
-        place = tl.where(is_taken, front + 1, tl.where(is_new, front, place))
-        above = ((node << _DEPTH_BITS) | (depth + 1)) << _RANK_BITS
-        below = tl.where(is_taken, below + 1, tl.where(is_new, above, below))
+        new = slot == node
+        score = tl.where(taken_here, sibling, tl.where(new, child, score))
+        place = tl.where(taken_here, front + 1, tl.where(new, front, place))
+        entry = tl.where(taken_here, entry + 1, tl.where(new, below, entry))
         node += 1
-        best = tl.max(score, axis=0)
-    tl.store(sizes + b, node)
+        best, leading = _best(score)
+    tl.store(sizes + b, node.to(tl.int64))
     while node < size:
         tl.store(tokens + node, 0)
         tl.store(parents + node, 0)
@@ -184,26 +203,30 @@ def draft_trees(
     conv_kernel: int,
 ) -> DraftTrees:
     """See `naive.draft_trees`. `log_probs` is float32."""
-    B, L, _ = log_probs.shape
+    B, L, K = log_probs.shape
     N, device = budget + 1, log_probs.device
     tokens = torch.empty(B, N, dtype=torch.int64, device=device)
     parents, depths = torch.empty_like(tokens), torch.empty_like(tokens)
     sizes = torch.empty(B, dtype=torch.int64, device=device)
     ancestors = torch.empty(B, N, N, dtype=torch.bool, device=device)
     taps = torch.empty(B, N, conv_kernel, dtype=torch.int64, device=device)
-    slots = max(32, triton.next_power_of_2(N))
+    scores = torch.empty(B, L, K, dtype=torch.int64, device=device)
+    # The child of the last node is never looked at: a slot for each node but one is enough.
+    slots = max(32, triton.next_power_of_2(budget))
     _search[(B,)](
         anchors,
         log_probs,
         ids,
         budgets,
         widths,
+        scores,
         tokens,
         parents,
         depths,
         sizes,
         N,
         L,
+        K,
         *log_probs.stride()[:2],
         *ids.stride()[:2],
         SLOTS=slots,
@@ -217,7 +240,7 @@ def draft_trees(
         L,
         TAPS=conv_kernel,
         NODES=BLOCK_NODES,
-        COLUMNS=slots,
+        COLUMNS=triton.next_power_of_2(N),
         num_warps=2,
     )
     return DraftTrees(tokens, parents, depths, sizes, ancestors, taps)

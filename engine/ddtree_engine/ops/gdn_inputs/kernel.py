@@ -10,7 +10,8 @@ from torch import Tensor
 from ddtree_engine.ops.gdn_inputs.result import GdnInputs
 from ddtree_engine.ops.tree_conv.kernel import convolve
 
-BLOCK_NODES = 8
+BLOCK_NODES = 4
+WARPS = 2
 
 
 @triton.jit(do_not_specialize=["nodes", "taps_batch", "taps_node", "a_batch", "b_batch"])
@@ -180,6 +181,6 @@ def gdn_inputs(
         K=weight.shape[1],
         NODES=BLOCK_NODES,
         DIM=triton.next_power_of_2(max(key_dim, value_dim)),
-        num_warps=4,
+        num_warps=WARPS,
     )
     return GdnInputs(q, k, v, g, beta)

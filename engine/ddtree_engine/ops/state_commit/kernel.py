@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 VALUES = 32
-WARPS = 4
+WARPS = 2
 
 
 @triton.jit(

@@ -5,9 +5,11 @@ ancestor of every node, is one step of the plain recurrence; the other nodes are
 `vectorized.py` over the state after the root, in tiles of up to 64 rows. So 65 nodes fill one tile,
 129 two, and one node needs none.
 
-(I + A) U = R is solved by blocks: diagonal blocks of 16 by elimination of one column after the
-other, then pairs of blocks are joined, `[[T1, 0], [-T2 A21 T1, T2]]`, and the last pair is applied
-to R directly. No power of A is formed: powers grow like binomials where keys are alike.
+(I + A) U = R is solved by blocks: T, the inverse of the diagonal blocks of 16, by elimination of a
+column after the other; then, with M = T times what A has outside of them, U = (I - M)(I + M^2) T R,
+as M^4 = 0. Higher powers would grow like binomials where keys are alike; powers of A itself do.
+
+Much of the time goes into fetching instructions, since each runs once: shorter code is faster code.
 
 A node whose numbers are not finite is taken out of every sum that others share, and its descendants
 get NaN at the end.
@@ -29,12 +31,38 @@ MAX_KEY_DIM = 128
 _NEVER: tl.constexpr = tl.constexpr(float("-inf"))
 """The logarithm of no decay at all: what a node takes over from one that it does not see."""
 
-Precision = Literal["tf32", "tf32x3", "ieee"]
+_LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
+
+Precision = Literal["fp16", "tf32", "tf32x3", "ieee"]
 
 
 @triton.jit
 def _product(a, b, PRECISION: tl.constexpr):
-    return tl.dot(a, b, input_precision=PRECISION, out_dtype=tl.float32)
+    """`a @ b` of float32 numbers."""
+    if PRECISION == "fp16":
+        product = tl.dot(a.to(tl.float16), b.to(tl.float16))
+    else:
+        product = tl.dot(a, b, input_precision=PRECISION, out_dtype=tl.float32)
+    return product
+
+
+@triton.jit
+def _similar(a, b, PRECISION: tl.constexpr):
+    """`a @ b^T` of queries and keys as they came."""
+    if PRECISION == "fp16":
+        product = tl.dot(a, tl.trans(b))
+    else:
+        product = tl.dot(a, tl.trans(b), input_precision=PRECISION, out_dtype=tl.float32)
+    return product
+
+
+@triton.jit
+def _eliminate(blocks, inverse, step):
+    """Take the multiples of row `step` out of the rows below it."""
+    index = tl.arange(0, 16)
+    column = tl.sum(tl.where((index == step)[None, None, :], blocks, 0.0), axis=2)
+    pivot = tl.sum(tl.where((index == step)[None, :, None], inverse, 0.0), axis=1)
+    return inverse - column[:, :, None] * pivot[:, None, :]
 
 
 @triton.jit
@@ -47,39 +75,80 @@ def _inverse_of_diagonal_blocks(A, ROWS: tl.constexpr):
     index = tl.arange(0, 16)
     identity = tl.where(index[:, None] == index[None, :], 1.0, 0.0)
     inverse = tl.zeros([BLOCKS, 16, 16], tl.float32) + identity[None, :, :]
-    for step in tl.static_range(15):
-        column = tl.sum(tl.where((index == step)[None, None, :], blocks, 0.0), axis=2)
-        pivot = tl.sum(tl.where((index == step)[None, :, None], inverse, 0.0), axis=1)
-        inverse -= column[:, :, None] * pivot[:, None, :]
+    if ROWS == 16:
+        for step in tl.static_range(15):
+            inverse = _eliminate(blocks, inverse, step)
+    else:  # not unrolled: code that runs once waits for its own instructions
+        for step in range(15):
+            inverse = _eliminate(blocks, inverse, step)
     spread = tl.broadcast_to(inverse[:, :, None, :], [BLOCKS, 16, BLOCKS, 16])
     return tl.where(same, spread.reshape(ROWS, ROWS), 0.0)
 
 
 @triton.jit
-def _lower_of_pairs(A, SIDE: tl.constexpr, ROWS: tl.constexpr):
-    """A where its row is in the second and its column in the first block of a pair of blocks."""
-    block = tl.arange(0, ROWS) // SIDE
-    lower = (block[:, None] == block[None, :] + 1) & (block[None, :] % 2 == 0)
-    return tl.where(lower, A, 0.0)
+def _solver(A, ROWS: tl.constexpr, PRECISION: tl.constexpr):
+    """What `_solve` needs of a strictly lower triangular A [ROWS, ROWS], whatever R is."""
+    T = _inverse_of_diagonal_blocks(A, ROWS)
+    M, M2 = T, T
+    if ROWS > 16:
+        block = tl.arange(0, ROWS) // 16
+        M = _product(T, tl.where(block[:, None] == block[None, :], 0.0, A), PRECISION)
+        if ROWS == 64:
+            M2 = _product(M, M, PRECISION)
+    return T, M, M2
 
 
 @triton.jit
-def _solve(A, R, ROWS: tl.constexpr, PRECISION: tl.constexpr):
-    """U of `(I + A) U = R` for strictly lower triangular A [ROWS, ROWS] and R [ROWS, columns]."""
-    T = _inverse_of_diagonal_blocks(A, ROWS)
-    if ROWS == 64:
-        T -= _product(_product(T, _lower_of_pairs(A, 16, ROWS), PRECISION), T, PRECISION)
+def _solve(T, M, M2, R, ROWS: tl.constexpr, PRECISION: tl.constexpr):
+    """U of `(I + A) U = R`, R [ROWS, columns]."""
     U = _product(T, R, PRECISION)
+    if ROWS == 64:
+        U += _product(M2, U, PRECISION)
     if ROWS > 16:
-        lower = _lower_of_pairs(A, ROWS // 2, ROWS)
-        U -= _product(T, _product(lower, U, PRECISION), PRECISION)
+        U -= _product(M, U, PRECISION)
     return U
 
 
 @triton.jit
-def _as_row(x, diagonal):
-    """A column of numbers [ROWS] as a row: `diagonal` [ROWS, ROWS] is true on the diagonal."""
-    return tl.sum(tl.where(diagonal, x[:, None], 0.0), axis=0)
+def _times_state(rows, S, PRECISION: tl.constexpr):
+    """`rows` [ROWS, KEY] times the state S [KEY, VALUE]."""
+    if PRECISION == "fp16":
+        high = S.to(tl.bfloat16)
+        low = (S - high.to(tl.float32)).to(tl.bfloat16)
+        product = tl.dot(rows, low, tl.dot(rows, high))
+    else:
+        product = tl.dot(rows.to(tl.float32), S, input_precision=PRECISION, out_dtype=tl.float32)
+    return product
+
+
+@triton.jit
+def _finite(x):
+    """`x` with zeros for what is not finite: 0 * x is 0 only for a finite x."""
+    return tl.where(x * 0.0 == 0.0, x, 0.0)
+
+
+@triton.jit
+def _size(R, PRECISION: tl.constexpr):
+    """A power of two for each column, by which R is divided to fit half precision; [1, columns].
+
+    A power of two, so that a node's rounding does not depend on what stands in other branches.
+    """
+    size = tl.full([1, 1], 1.0, tl.float32)
+    if PRECISION == "fp16":
+        size = tl.maximum(tl.max(tl.abs(R), axis=0), 1e-30)[None, :]
+        size = (size.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+    return size
+
+
+@triton.jit
+def _root(S, k, q, v, g, beta, out, some_value):
+    """Store the root's output, a step of the plain recurrence; the state after it."""
+    S *= tl.exp(g)
+    delta = beta * (v - tl.sum(S * k[:, None], axis=0))
+    S += k[:, None] * delta[None, :]
+    result = tl.sum(S * q[:, None], axis=0)
+    tl.store(out, result.to(out.dtype.element_ty), mask=some_value)
+    return S
 
 
 @triton.jit
@@ -135,6 +204,7 @@ def _tree_gdn(
 ):
     head = tl.program_id(1)
     b = tl.program_id(2)
+    EAGER: tl.constexpr = PRECISION == "fp16" and ROWS == 16
     q += b * q_batch + (head // GROUP) * q_head
     k += b * k_batch + (head // GROUP) * k_head
     v += b * v_batch + head * v_head
@@ -152,90 +222,101 @@ def _tree_gdn(
         mask=some_key[:, None] & some_value[None, :],
         other=0.0,
     )
-
-    # The root: the recurrence itself.
     k_root = tl.load(k + key, mask=some_key, other=0.0).to(tl.float32)
     q_root = tl.load(q + key, mask=some_key, other=0.0).to(tl.float32)
     v_root = tl.load(v + value, mask=some_value, other=0.0).to(tl.float32)
-    S *= tl.exp(tl.load(g).to(tl.float32))
-    delta = tl.load(beta).to(tl.float32) * (v_root - tl.sum(S * k_root[:, None], axis=0))
-    S += k_root[:, None] * delta[None, :]
-    out_root = tl.sum(S * q_root[:, None], axis=0)
-    tl.store(out + value, out_root.to(out.dtype.element_ty), mask=some_value)
+    g_root = tl.load(g).to(tl.float32)
+    beta_root = tl.load(beta).to(tl.float32)
+    if TILES == 0:
+        _root(S, k_root, q_root, v_root, g_root, beta_root, out + value, some_value)
 
     # The other nodes, a tile after the other; a later tile has ancestors in the earlier one too.
     earlier = tl.constexpr(None)
     for tile in tl.static_range(TILES):
         node = 1 + tile * ROWS + tl.arange(0, ROWS)
         some_node = node < nodes
-        diagonal = node[:, None] == node[None, :]
+        # Where there are registers for it, every load comes before the first product, and what
+        # needs no state before what does: the state comes from far.
+        some_row = some_node[:, None] & some_key[None, :]
+        queries_at = q + node[:, None] * q_node + key[None, :]
+        keys = tl.load(k + node[:, None] * k_node + key[None, :], mask=some_row, other=0.0)
+        if EAGER:
+            queries = tl.load(queries_at, mask=some_row, other=0.0)
+        log_decay = tl.load(g + node * g_node, mask=some_node, other=0.0).to(tl.float32)
+        strength = tl.load(beta + node * beta_node, mask=some_node, other=0.0).to(tl.float32)
         seen = _load_seen(ancestors, ancestors_node, node, node, nodes)
-        keys = tl.load(
-            k + node[:, None] * k_node + key[None, :],
-            mask=some_node[:, None] & some_key[None, :],
-            other=0.0,
-        )
         values = tl.load(
             v + node[:, None] * v_node + value[None, :],
             mask=some_node[:, None] & some_value[None, :],
             other=0.0,
         ).to(tl.float32)
-        log_decay = tl.load(g + node * g_node, mask=some_node, other=0.0).to(tl.float32)
-        strength = tl.load(beta + node * beta_node, mask=some_node, other=0.0).to(tl.float32)
-
         G = tl.sum(tl.where(seen, log_decay[None, :], 0.0), axis=1)
         if tile == 1:
-            earlier_keys, earlier_U, earlier_G_row, earlier_log_decay, earlier_broken_row = earlier
+            earlier_keys, earlier_U, earlier_size, earlier_G, earlier_log_decay, was_broken = (
+                earlier
+            )
             seen_earlier = _load_seen(ancestors, ancestors_node, node, node - ROWS, nodes)
             G += tl.sum(tl.where(seen_earlier, earlier_log_decay[None, :], 0.0), axis=1)
-        G_row = _as_row(G, diagonal)
-        grown = tl.exp(G)
-        R = strength[:, None] * (
-            values - grown[:, None] * _product(keys.to(tl.float32), S, PRECISION)
-        )
-        # A sum is finite only if every term is; 0 * x is 0 only for a finite x.
-        broken = tl.where(0.0 * (G + tl.sum(R, axis=1)) == 0.0, 0.0, 1.0)
-        broken_row = _as_row(broken, diagonal)
-        reached = tl.sum(tl.where(seen, broken_row[None, :], 0.0), axis=1)
-        sound = (broken[:, None] == 0.0) & (broken_row[None, :] == 0.0)
-        R = tl.where(broken[:, None] == 0.0, R, 0.0)
-        if tile == 1:
-            reached += tl.sum(tl.where(seen_earlier, earlier_broken_row[None, :], 0.0), axis=1)
-            sound_earlier = (broken[:, None] == 0.0) & (earlier_broken_row[None, :] == 0.0)
-            gap = tl.where(
-                seen_earlier & sound_earlier, G[:, None] - earlier_G_row[None, :], _NEVER
-            )
-            decay_earlier = tl.exp(gap)
-            similar = _product(keys, tl.trans(earlier_keys), PRECISION)
-            A = tl.where(sound_earlier, strength[:, None] * decay_earlier * similar, 0.0)
-            R -= _product(A, earlier_U, PRECISION)
+        G *= _LOG2_E
+        grown = tl.exp2(G)[:, None]
+        if not EAGER:
+            if tile == 0:
+                S = _root(S, k_root, q_root, v_root, g_root, beta_root, out + value, some_value)
+            R = strength[:, None] * (values - grown * _times_state(keys, S, PRECISION))
 
         # Masked before exp: between branches the difference can be large and positive.
-        decay = tl.exp(tl.where(seen & sound, G[:, None] - G_row[None, :], _NEVER))
-        similar = _product(keys, tl.trans(keys), PRECISION)
-        A = tl.where(sound & (diagonal == 0), strength[:, None] * decay * similar, 0.0)
-        U = _solve(A, R, ROWS, PRECISION)
-
-        queries = tl.load(
-            q + node[:, None] * q_node + key[None, :],
-            mask=some_node[:, None] & some_key[None, :],
-            other=0.0,
-        )
-        result = grown[:, None] * _product(queries.to(tl.float32), S, PRECISION)
-        scores = _product(queries, tl.trans(keys), PRECISION)
-        result += _product(tl.where(sound, scores * decay, 0.0), U, PRECISION)
+        decay = tl.exp2(tl.where(seen, G[:, None] - G[None, :], _NEVER))
+        A = _finite(strength[:, None] * decay * _similar(keys, keys, PRECISION))
+        A = tl.where(node[:, None] == node[None, :], 0.0, A)
+        T, M, M2 = _solver(A, ROWS, PRECISION)
+        if EAGER:
+            weights = _finite(decay * _similar(queries, keys, PRECISION))
+            if tile == 0:
+                S = _root(S, k_root, q_root, v_root, g_root, beta_root, out + value, some_value)
+            R = strength[:, None] * (values - grown * _times_state(keys, S, PRECISION))
+        # A sum is finite only if every term is.
+        broken = tl.where(0.0 * (G + tl.sum(R, axis=1)) == 0.0, 0.0, 1.0)
+        R = tl.where(broken[:, None] == 0.0, R, 0.0)
         if tile == 1:
-            scores = _product(queries, tl.trans(earlier_keys), PRECISION)
-            weights = tl.where(sound_earlier, scores * decay_earlier, 0.0)
-            result += _product(weights, earlier_U, PRECISION)
-        result = tl.where((reached > 0.0)[:, None], float("nan"), result)
+            decay_earlier = tl.exp2(tl.where(seen_earlier, G[:, None] - earlier_G[None, :], _NEVER))
+            similar = strength[:, None] * decay_earlier * _similar(keys, earlier_keys, PRECISION)
+            R -= _product(_finite(similar), earlier_U, PRECISION) * earlier_size
+        size = _size(R, PRECISION)
+        U = _solve(T, M, M2, R * (1.0 / size), ROWS, PRECISION)
+
+        if not EAGER:
+            queries = tl.load(queries_at, mask=some_row, other=0.0)
+            weights = _finite(decay * _similar(queries, keys, PRECISION))
+        result = grown * _times_state(queries, S, PRECISION)
+        result += _product(weights, U, PRECISION) * size
+        if tile == 1:
+            similar = decay_earlier * _similar(queries, earlier_keys, PRECISION)
+            result += _product(_finite(similar), earlier_U, PRECISION) * earlier_size
+
+        any_broken = tl.max(broken, axis=0)
+        if tile == 1:
+            any_broken = tl.maximum(any_broken, tl.max(was_broken, axis=0))
+        if any_broken > 0.0:
+            seen = _load_seen(ancestors, ancestors_node, node, node, nodes)
+            reached = tl.sum(tl.where(seen, broken[None, :], 0.0), axis=1)
+            if tile == 1:
+                seen = _load_seen(ancestors, ancestors_node, node, node - ROWS, nodes)
+                reached += tl.sum(tl.where(seen, was_broken[None, :], 0.0), axis=1)
+            result = tl.where((reached > 0.0)[:, None], float("nan"), result)
         tl.store(
             out + node[:, None] * out_node + value[None, :],
             result.to(out.dtype.element_ty),
             mask=some_node[:, None] & some_value[None, :],
         )
         if tile + 1 < TILES:
-            earlier = keys, U, G_row, log_decay, broken_row
+            earlier = keys, U, size, G, log_decay, broken
+
+
+PRECISIONS: dict[torch.dtype, Precision] = {
+    torch.float32: "tf32x3",
+    torch.bfloat16: "fp16",
+    torch.float16: "tf32",
+}
 
 
 class Tiling(NamedTuple):
@@ -258,21 +339,24 @@ def choose_tiling(nodes: int, value_dim: int, precision: Precision) -> Tiling:
     """The tiling for trees of `nodes`: the fastest measured, or within 2 % of it.
 
     Tiles stop at 64 rows: matrices of 128 x 128 in float32 need more shared memory than any GPU
-    has. With these the largest needs 216 KiB where products read it (SM 9.0), 64 KiB where they
-    read registers (SM 8.x and 12.0). Two tiles keep to four warps: with eight and 16 values,
-    Triton 3.6 and "tf32" a launch on SM 9.0 ended in an illegal memory access.
+    has. With these the largest needs 184 KiB where products read it (SM 9.0), 64 KiB where they
+    read registers (SM 8.x and 12.0).
+
+    Two limits are Triton 3.6's, on SM 9.0. Two tiles keep to four warps: with eight and 16 values,
+    a "tf32" launch ended in an illegal memory access. In half precision 64 rows keep to 64 values,
+    needed or not: with 32, products of a state in bfloat16 come out wrong, or end likewise.
     """
-    half = precision == "tf32"
     rows = min(64, max(16, triton.next_power_of_2(nodes - 1)))
-    if rows == 32 and not half:
+    if rows == 32 and precision in ("tf32x3", "ieee"):
         rows = 64  # 32 rows spill 20 KB a thread on SM 9.0, ten times what 64 do
     tiles = -(-(nodes - 1) // rows)
+    if precision == "fp16":
+        return Tiling(rows, tiles, 32 if rows == 16 else 64, 4)
     values = 32 if rows == 16 and tiles == 1 else 64
     if tiles == 2:
-        values = 32 if half else 16
+        values = 32 if precision == "tf32" else 16
     values = min(values, max(16, triton.next_power_of_2(value_dim)))
-    warps = 8 if (rows, tiles, values) == (64, 1, 64) and not half else 4
-    return Tiling(rows, tiles, values, warps)
+    return Tiling(rows, tiles, values, 4)
 
 
 def supports(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> bool:
@@ -307,15 +391,16 @@ def tree_gdn(
         beta: likewise.
         state: likewise, float32.
         ancestors: likewise.
-        precision: of matrix products of float32 numbers. By default "tf32" where `v` is in half
-            precision, whose rounding is coarser still, and "tf32x3", close to float32, where it is
-            not.
+        precision: of matrix products of float32 numbers. By default "tf32x3", close to float32,
+            where `v` is float32. Where it is in half precision, whose rounding is coarser still,
+            as many bits as "tf32" has: "fp16" of bfloat16, where columns are scaled to about 1 and
+            the state is the sum of two bfloat16 numbers; "tf32" of float16.
         tiling: by default `choose_tiling`'s.
     """
     B, N, HK, dk = q.shape
     HV, dv = v.shape[2:]
     if precision is None:
-        precision = "tf32x3" if v.dtype == torch.float32 else "tf32"
+        precision = PRECISIONS[v.dtype]
     if tiling is None:
         tiling = choose_tiling(N, dv, precision)
     out = torch.empty(B, N, HV, dv, dtype=v.dtype, device=v.device)
