@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ddtree_engine.config import DrafterConfig
-from ddtree_engine.fused_linear import fuse, project
+from ddtree_engine.fused_linear import fuse, give_back, project
 from ddtree_engine.mlp import GatedMLP
 from ddtree_engine.norm import RMSNorm
 from ddtree_engine.ops.drafter_attention import drafter_attention
@@ -130,6 +130,7 @@ class DrafterModel(nn.Module):
         for layer in self.decoder_layers():
             layer.self_attn.fuse()
             layer.mlp.fuse()
+            give_back(self.fc.weight.device)
 
     def block_tokens(self, anchors: Tensor) -> Tensor:
         """Token ids [B, block] of the block at each anchor [B]: the anchor, then masks."""

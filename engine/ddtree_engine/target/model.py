@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ddtree_engine.cache import Stash, TargetCache
 from ddtree_engine.config import LayerType, TargetConfig
+from ddtree_engine.fused_linear import give_back
 from ddtree_engine.mlp import GatedMLP
 from ddtree_engine.norm import RMSNorm
 from ddtree_engine.ops.few_rows_linear import few_rows_linear
@@ -83,6 +84,7 @@ class TargetModel(nn.Module):
             for part in (layer.self_attn, layer.linear_attn, layer.mlp):
                 if part is not None:
                     part.fuse()
+            give_back(self.embed_tokens.weight.device)
         recurrent = self._recurrent()
         if recurrent:
             self._filters = torch.stack([one.conv1d.weight.detach() for one in recurrent])
