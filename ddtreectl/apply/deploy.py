@@ -87,7 +87,7 @@ class Deployment:
                 wish, request = new_generation(
                     self._place, service, facts, force=force, new_gpu=new_gpu, guarded=self._guarded
                 )
-            plan = self._routed(plan_swap(wish, facts))
+            plan = self._told(plan_swap(wish, facts))
             return self._apply("deploy", plan, facts, recovered, request)
 
     def rollback(self, to: int | None) -> Outcome:
@@ -106,7 +106,7 @@ class Deployment:
                 return Outcome(done, applied=True, recovered=recovered)
             with self._session.report.step(LOOK):
                 wish, facts = earlier_generation(self._session, self._place, to)
-            plan = self._routed(plan_swap(wish, facts))
+            plan = self._told(plan_swap(wish, facts))
             return self._apply("rollback", plan, facts, recovered)
 
     def stop(self) -> Outcome:
@@ -115,7 +115,7 @@ class Deployment:
             self._way_back.settle()
             with self._session.report.step(LOOK):
                 facts = self._session.slots()
-            plan = self._routed(plan_stop(self._place, facts))
+            plan = self._told(plan_stop(self._place, facts))
             return self._apply("stop", plan, facts, None)
 
     def _recover(self) -> int | None:
@@ -139,6 +139,13 @@ class Deployment:
         if router is None or worker is None:
             return plan
         return routed(plan, worker, router.facts(), router.settings)
+
+    def _told(self, plan: Plan) -> Plan:
+        """The same for a plan that is carried out: what it means for clients is said at once."""
+        found = self._routed(plan)
+        for note in found.notes[len(plan.notes) :] if found.steps and not found.refusals else ():
+            self._session.report.say(f"  ! {note}")
+        return found
 
     def _put_back(self) -> None:
         """Have the router send requests to what serves in the slot, after a way back."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fleet import router_wheels
 from tests.fleet.lab.fleet import Fleet
 from tests.fleet.lab.packages import unavailable
 
@@ -22,6 +23,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def lab_is_possible() -> None:
     if reason := unavailable():
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def router_wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheels of the router, downloaded once."""
+    try:
+        return router_wheels.download(tmp_path_factory.mktemp("router-wheels"))
+    except router_wheels.UnavailableError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")
