@@ -15,7 +15,8 @@ class Synced:
         put_in: workers that serve and were not on the list.
         taken_out: workers that were on it and do not serve.
         kept: those that were as they should be.
-        unknown: those whose host does not answer; they are left as they were.
+        unknown: those whose host does not answer, or that are in the middle of a swap; they are
+            left as they were.
         moved: those for which another slot stands.
     """
 

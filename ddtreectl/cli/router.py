@@ -98,7 +98,7 @@ def sync_(ctx: typer.Context, as_json: Json = False) -> int:
     """Have the router know what serves: for what it could not be told at the time.
 
     Services that are good and ready are put in, others are taken out. Those of hosts that do not
-    answer are left as they were, and the exit code is 3 then.
+    answer, and slots in the middle of a swap, are left as they were; the exit code is 3 then.
     """
     opened = context(ctx)
     inventory = opened.inventory()
@@ -156,15 +156,17 @@ def _serving(
         if any(slot_id(name, slot) in router.workers for slot in host.slots)
     ]
 
-    def look(name: str) -> Mapping[str, bool]:
+    def look(name: str) -> Mapping[str, bool | None]:
         facts = opened.session(inventory, name).slots()
         entry = inventory.hosts[name]
         return {
-            slot_id(name, slot): serves(Place(name, entry, slot, settings), facts)
+            slot_id(name, slot): None  # whoever swaps it sees to it
+            if facts.records.swap_of(slot)
+            else serves(Place(name, entry, slot, settings), facts)
             for slot, settings in entry.slots.items()
         }
 
-    found: dict[str, bool] = {}
+    found: dict[str, bool | None] = {}
     for name, outcome in on_each(hosts, look):
         if isinstance(outcome, DdtreectlError):
             output.progress(f"! {outcome.message}", name)
@@ -179,7 +181,7 @@ def _say_synced(synced: Synced) -> None:
         "put in": synced.put_in,
         "taken out": synced.taken_out,
         "as before": synced.kept,
-        "left as they were, because their hosts do not answer": synced.unknown,
+        "left as they were, for want of an answer or in a swap": synced.unknown,
         "moved elsewhere": synced.moved,
     }
     for what, names in said.items():
