@@ -7,7 +7,7 @@ from ddtreectl.apply.lock import HostLock
 from ddtreectl.apply.locked import locked
 from ddtreectl.apply.session import Session
 from ddtreectl.env.backends import BackendName
-from ddtreectl.env.request import Request, resolve
+from ddtreectl.env.request import Request, provisioned, resolve
 from ddtreectl.errors import RefusedError
 from ddtreectl.facts.gpu import unknown
 from ddtreectl.facts.host import HostFacts
@@ -135,7 +135,13 @@ class Provisioning:
         return self._session.certain("systemd", "python", "disk", "driver", "gpus", "records")
 
     def _resolve(self, facts: HostFacts) -> Request:
-        return resolve(self._session.entry, facts, ingredients(), self._backend, self._settings)
+        """The environment that is asked for; without a wheelhouse here, from that of the host."""
+        session, backend = self._session, self._backend
+        record = facts.records.provisioned.get(backend)
+        if self._settings.wheelhouse is None and record is not None and record.wheelhouse:
+            entry = session.entry.model_copy(update={"environment": self._settings})
+            return provisioned(entry, facts, ingredients(), backend)
+        return resolve(session.entry, facts, ingredients(), backend, self._settings)
 
     def _builder(self, request: Request, facts: HostFacts) -> EnvironmentBuilder:
         text = unit_of(self._session, self._inventory, request.environment, facts)

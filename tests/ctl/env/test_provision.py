@@ -89,6 +89,9 @@ def test_it_is_built_once_and_served_from(provisioner: Provisioner) -> None:
     assert provisioner.plan()["steps"] == []
     assert {p: p.lstat().st_mtime_ns for p in provisioner.environments.rglob("*")} == files
 
+    without = provisioner.machine.run("provision", "local")
+    assert "is there already" in without.stdout
+
     deploy = provisioner.machine.deploy("tree", "--dry-run", "--json")
     steps = json.loads(deploy.stdout)["plan"]["steps"]
     assert json.loads(deploy.stdout)["plan"]["environment"] == plan["environment"]
