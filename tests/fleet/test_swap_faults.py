@@ -177,8 +177,7 @@ def strike(operator: Deployer, action: str, fault: str) -> None:
         FAULTS[fault](Strike(operator, process, hold))
     finally:
         operator.host.heal()
-    if fault in {"killed", "cut"} and operator.reverting():
-        until(lambda: not operator.reverting(), "the host returns by itself", SETTLES_WITHIN)
+    until(lambda: not operator.reverting(), "the host has returned, if it had to", SETTLES_WITHIN)
     found = until(lambda: healthy(operator), "a service serves", SETTLES_WITHIN, pause=0.5)
     code = process.returncode
     if code == 0:
