@@ -6,7 +6,7 @@ of it does. What could not be done is told, and `ddtreectl router sync` does it 
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ddtreectl.apply import router_list
@@ -69,17 +69,22 @@ class Router:
         try:
             unit = self.session.host.read(self.session.layout.unit(UNIT))
             listed, moved = router_list.change(self.session, "show")
-            answer = self.session.ask([Request(f"{self.url}/workers", ASK_SECONDS)], 15.0)[0]
-        except UnreachableError as error:
-            return RouterFacts("unreachable", error.message)
         except DdtreectlError as error:
-            return RouterFacts("unreachable", f"{error.message} {error.cause}".strip()[:300])
+            return _unreachable(error)
         if unit is None:
             return RouterFacts("absent", "it was never deployed", listed, moved)
+        return replace(self._look(), listed=listed, moved=moved)
+
+    def _look(self) -> RouterFacts:
+        """What it has, and nothing of its list: for a look that is taken again and again."""
+        try:
+            answer = self.session.ask([Request(f"{self.url}/workers", ASK_SECONDS)], 15.0)[0]
+        except DdtreectlError as error:
+            return _unreachable(error)
         workers = parse_workers(answer)
         if workers is None:
-            return RouterFacts("down", str(answer)[:300], listed, moved)
-        return RouterFacts("up", "", listed, moved, workers)
+            return RouterFacts("down", str(answer)[:300])
+        return RouterFacts("up", workers=workers)
 
     def take_out(self, session: Session, worker: Worker) -> None:
         """Have no new request sent to `worker`.
@@ -92,7 +97,7 @@ class Router:
             return
         end = time.monotonic() + TAKEN_OUT_WITHIN
         for _ in pauses(session.interrupts):
-            found = self.facts()
+            found = self._look()
             if found.state != "up":
                 session.report.say(f"  ! the router is {found.state}: {found.problem}")
                 return
@@ -107,13 +112,18 @@ class Router:
         """Wait until `worker` has no running request; after the drain timeout, no longer.
 
         The router counts its own requests for as long as it drains a worker; afterwards, and of
-        requests that did not come through the router, the service's own metrics tell.
+        requests that did not come through the router, the service's own metrics tell. Where it
+        has none, requests that outlast the draining get all of the time.
         """
+        load: int | None = 0
         end = time.monotonic() + self.settings.drain_timeout
         for _ in pauses(session.interrupts):
-            entry = self.facts().worker(worker.name)
-            load = entry.load if entry is not None else 0
+            entry = self._look().worker(worker.name)
             running = self._running(session, place)
+            if entry is not None:
+                load = entry.load
+            elif running is not None:
+                load = 0
             if not load and not running:
                 return
             session.report.detail(f"{max(load or 0, running or 0)} requests are running")
@@ -130,7 +140,7 @@ class Router:
             return False
         end = time.monotonic() + READY_WITHIN
         for _ in pauses(session.interrupts):
-            found = self.facts()
+            found = self._look()
             if found.state != "up":
                 session.report.say(
                     f"  ! the router is {found.state} ({found.problem}): {worker.name} is on its "
@@ -138,7 +148,7 @@ class Router:
                 )
                 return False
             entry = found.worker(worker.name)
-            if entry is not None and entry.status == "ready":
+            if entry is not None and (entry.url, entry.status) == (worker.url, "ready"):
                 return True
             session.report.detail(f"the router has it as {entry.status if entry else 'unknown'}")
             if time.monotonic() > end:
@@ -185,3 +195,10 @@ class Router:
             return None
         told = metrics.parse(answer.body, None)
         return (told.running or 0) + (told.queued or 0)
+
+
+def _unreachable(error: DdtreectlError) -> RouterFacts:
+    """A router of which nothing is known."""
+    if isinstance(error, UnreachableError):
+        return RouterFacts("unreachable", error.message)
+    return RouterFacts("unreachable", f"{error.message} {error.cause}".strip()[:300])
