@@ -167,7 +167,7 @@ def test_a_failed_deploy_loses_no_request(operator: Balanced) -> None:
 
 
 def test_a_router_that_is_restarted_in_the_middle(operator: Balanced) -> None:
-    with operator.clients("--reconnect") as told:
+    with operator.clients("--knows-restarts") as told:
         with operator.h2.hold("systemctl", "stop ddtree-gpu0-tree") as hold:
             roll = operator.begin("rollback", "h2")
             hold.reached()
