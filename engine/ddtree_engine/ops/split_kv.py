@@ -100,7 +100,6 @@ def _attend(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DIM: tl.constexpr,
-    LEAST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     piece = tl.program_id(1)
@@ -116,9 +115,9 @@ def _attend(
     first = 0
     if WINDOW > 0:
         first = tl.maximum(length - (WINDOW - 1), 0) // COLUMNS * COLUMNS
-    # Whole blocks to each piece, as even as they go, but not too few.
+    # Whole blocks to each piece, as even as they go.
     blocks = tl.cdiv(length - first, COLUMNS)
-    share = tl.maximum(tl.cdiv(blocks, tl.maximum(pieces, 1)) * COLUMNS, LEAST)
+    share = tl.cdiv(blocks, tl.maximum(pieces, 1)) * COLUMNS
     begin = first + piece * share
     end = tl.minimum(begin + share, length)
     some_key = (piece == pieces) | (begin < end)
@@ -243,8 +242,6 @@ class Tiling(NamedTuple):
         pieces: parts that the context is cut into; 0 where there is none.
         warps: warps of a program.
         stages: blocks of keys and values in flight.
-        least: keys that a piece has at least, a multiple of `columns`; short contexts then have
-            fewer pieces, and less to merge.
     """
 
     rows: int
@@ -252,7 +249,6 @@ class Tiling(NamedTuple):
     pieces: int
     warps: int
     stages: int
-    least: int = 0
 
 
 def choose_tiling(
@@ -285,11 +281,10 @@ def choose_tiling(
             break
         if tile == 128:
             tile, warps = 64, 4
-    least = max(128, columns)
     # As many programs as run at the same time, one of each tile being for the rows' own keys.
     pieces = max(1, processors // (heads * -(-rows // tile)) - 1)
-    pieces = min(pieces, -(-context // least), _MAX_PIECES - 1)
-    return Tiling(tile, columns, pieces, warps, stages, least)
+    pieces = min(pieces, -(-context // columns), _MAX_PIECES - 1)
+    return Tiling(tile, columns, pieces, warps, stages)
 
 
 def supports(*tensors: Tensor) -> bool:
@@ -375,7 +370,6 @@ def attend(
         GROUP=group,
         ROWS=tiling.rows,
         COLUMNS=tiling.columns,
-        LEAST=tiling.least,
         DIM=dim,
         PRECISION="tf32x3",
         num_warps=tiling.warps,

@@ -139,10 +139,10 @@ def main() -> None:
         *((256, 6, 0, 0, context) for context in (1024, 32768)),
         *((128, 4, 1, 2048, 1024), (128, 4, 2, 0, 1024)),
     ):
-        rows, columns, _, warps, stages, least = split_kv.choose_tiling(
+        rows, columns, _, warps, stages = split_kv.choose_tiling(
             rows=96, row_bytes=2 * dim, context=context, heads=4, memory=memory, processors=132
         )
-        sizes = {"GROUP": group, "ROWS": rows, "COLUMNS": columns, "DIM": dim, "LEAST": least}
+        sizes = {"GROUP": group, "ROWS": rows, "COLUMNS": columns, "DIM": dim}
         masks = {"WINDOW": window, "OWN": own, "PRECISION": "tf32x3"}
         show(f"attend {dim} {own} {context}", split_kv._attend, {**sizes, **masks}, warps, stages)
     show("tree_walk", tree_walk._tree_walk, {"DEPTH": 15, "NODES": 256}, 1)
