@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from tests.fleet.lab import cgroups, packages
+from tests.fleet.lab import cgroups, inotify, packages
 from tests.fleet.lab.host import Host
 from tests.fleet.lab.network import REPOSITORY, entered, nsenter
 from tests.fleet.lab.shell import LabError, call
@@ -60,6 +60,7 @@ class Fleet:
         with packages.alone():
             packages.archives()
             cgroups.sweep()
+            inotify.wait_for_room(len(topology.hosts))
         folder = folder or Path(tempfile.mkdtemp(prefix="ddtree-lab-"))
         folder.mkdir(mode=0o700, exist_ok=True)
         key = folder / "id_ed25519"
