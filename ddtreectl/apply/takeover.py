@@ -1,5 +1,6 @@
 """Takes the environment of one host over to another, file by file."""
 
+import re
 from dataclasses import dataclass, replace
 from shlex import quote
 
@@ -27,9 +28,13 @@ from ddtreectl.facts.host import HostFacts
 from ddtreectl.facts.output import Output, json_object
 from ddtreectl.facts.python import Python
 from ddtreectl.facts.records import Provisioned
-from ddtreectl.hosts.copy import Copy, listing
+from ddtreectl.hosts.copy import Copy
+from ddtreectl.hosts.tree import listing
 from ddtreectl.inventory.environment import EnvironmentSettings
 from ddtreectl.inventory.model import Inventory
+
+_INTERPRETER = re.compile(r"/[^\0\n]*/python3?(\.\d+)?")
+"""What the link of an environment to its interpreter may name: it is run on the other host."""
 
 SECTIONS = ("systemd", "python", "disk", "driver", "gpus", "units", "unit_files", "records")
 
@@ -172,7 +177,7 @@ class Takeover:
         session, settings = self._session, self._settings
         link = f"readlink {quote(folder)}/bin/python"
         said = self._source.host.run(["sh", "-c", link], deadline=COMMAND_DEADLINE).stdout.strip()
-        interpreter = said if said.startswith("/") else session.python
+        interpreter = said if _INTERPRETER.fullmatch(said) else session.python
         return Destination(
             name=session.host.name,
             python=_interpreter(session, interpreter),

@@ -9,7 +9,8 @@ from shlex import quote
 from ddtreectl.apply.session import Session
 from ddtreectl.errors import RefusedError, StepError
 from ddtreectl.facts.output import as_int
-from ddtreectl.hosts.copy import Copy, Listing, listing
+from ddtreectl.hosts.copy import Copy
+from ddtreectl.hosts.tree import Listing, listing
 
 CONFIG = "config.json"
 MIB = 1 << 20

@@ -4,16 +4,17 @@ What the other host has already, by its hash, is not copied again; so a copy tha
 on where it ended. Small files go in packs, large ones in pieces; at the end every hash is compared.
 """
 
-import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import tarfile
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from hashlib import sha256
+from io import BytesIO
 
 from ddtreectl.errors import StepError
 from ddtreectl.hosts.protocol import Host, check
 from ddtreectl.hosts.transfer import PIECE, SLOWEST, Progress
+from ddtreectl.hosts.tree import Entry, Listing
 
-LIST_DEADLINE = 1800.0
 PACK_FILES = 2000
 
 _READ = 'exec dd if="$1" iflag=skip_bytes,count_bytes skip="$2" count="$3" bs=1M status=none'
@@ -28,54 +29,6 @@ _NAME = r"""
 [ "$(sha256sum <"$1" | cut -d' ' -f1)" = "$3" ] || { rm -f -- "$1"; exit 71; }
 chmod "$4" -- "$1" && mv -T -- "$1" "$2"
 """
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A file, link or folder.
-
-    Attributes:
-        path: below the folder that is copied.
-        size: of a file, in bytes.
-        mode: of a file.
-        content: the hash of a file, or what a link points to; nothing for a folder.
-        kind: which of these it is.
-    """
-
-    path: str
-    size: int
-    mode: int
-    content: str
-    kind: str
-
-
-Listing = Mapping[str, Entry]
-
-
-def listing(host: Host, python: str, folder: str) -> Listing:
-    """What a folder holds, by path; nothing where there is no such folder.
-
-    Args:
-        host: the host.
-        python: an interpreter there.
-        folder: the folder.
-    """
-    program = Path(__file__).with_name("list_tree.py").read_text()
-    done = host.run([python, "-I", "-", folder], stdin=program, deadline=LIST_DEADLINE)
-    check(done, f"`{folder}` on `{host.name}` cannot be read")
-    return dict(_entries(done.stdout))
-
-
-def _entries(said: str) -> Iterator[tuple[str, Entry]]:
-    for line in said.splitlines():
-        found = json.loads(line)
-        path = str(found["path"])
-        if "sha256" in found:
-            yield path, Entry(path, found["size"], found["mode"], found["sha256"], "file")
-        elif "target" in found:
-            yield path, Entry(path, 0, 0, str(found["target"]), "link")
-        else:
-            yield path, Entry(path, 0, 0, "", "folder")
 
 
 @dataclass(frozen=True)
@@ -160,9 +113,17 @@ class Copy:
             raise StepError(
                 f"`{self.folder}` on `{self.source.name}` cannot be read", cause=packed.said
             )
+        try:
+            content = _repacked(packed.stdout, pack)
+        except (tarfile.TarError, OSError, ValueError, KeyError) as error:
+            raise StepError(
+                f"`{self.folder}` on `{self.source.name}` is not what it was said to be",
+                cause=str(error),
+                hint="does somebody change it there? Try again",
+            ) from error
         unpacked = self.target.pipe(
             ["tar", "-C", self.folder, "--no-same-owner", "-xpf", "-"],
-            stdin=packed.stdout,
+            stdin=content,
             deadline=deadline,
         )
         if unpacked.returncode:
@@ -201,6 +162,44 @@ class Copy:
             cause=said,
             hint=f"is there room? `df -h {self.folder}` and `df -i {self.folder}`",
         )
+
+
+def _repacked(packed: bytes, pack: Sequence[Entry]) -> bytes:
+    """An archive of exactly what was listed, whatever else the source has packed."""
+    content = BytesIO()
+    with (
+        tarfile.open(fileobj=BytesIO(packed), mode="r:", encoding="utf-8") as theirs,
+        tarfile.open(fileobj=content, mode="w", encoding="utf-8") as ours,
+    ):
+        members = {member.name: member for member in theirs}
+        for entry in pack:
+            member = members[entry.path]
+            ours.addfile(_header(member, entry), BytesIO(_data(theirs, member, entry)))
+    return content.getvalue()
+
+
+def _data(archive: tarfile.TarFile, member: tarfile.TarInfo, entry: Entry) -> bytes:
+    """The content of a file in an archive; nothing of a link or folder."""
+    if entry.kind != "file":
+        return b""
+    file = archive.extractfile(member)
+    data = file.read(entry.size + 1) if file else b""
+    if sha256(data).hexdigest() != entry.content:
+        raise ValueError(f"{entry.path} has another content")
+    return data
+
+
+def _header(member: tarfile.TarInfo, entry: Entry) -> tarfile.TarInfo:
+    """What an archive says of an entry: as it was listed, with the time that byte code goes by."""
+    header = tarfile.TarInfo(entry.path)
+    header.mtime = int(member.mtime)
+    if entry.kind == "file":
+        header.size, header.mode = entry.size, entry.mode
+    elif entry.kind == "link":
+        header.type, header.linkname = tarfile.SYMTYPE, entry.content
+    else:
+        header.type, header.mode = tarfile.DIRTYPE, member.mode & 0o777
+    return header
 
 
 def _partial(path: str, wanted: Collection[str]) -> bool:

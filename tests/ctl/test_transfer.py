@@ -1,19 +1,24 @@
 """Large files and whole folders on their way to a host: cut off, damaged, and gone on with."""
 
+import json
 import os
 import shutil
 import sys
+import tarfile
 from collections.abc import Sequence
+from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddtreectl.errors import StepError, UnreachableError
-from ddtreectl.hosts.copy import Copy, listing
+from ddtreectl.hosts.copy import Copy
 from ddtreectl.hosts.local import LocalHost
 from ddtreectl.hosts.protocol import RawResult, Result
 from ddtreectl.hosts.transfer import PIECE, LocalFile, Store
+from ddtreectl.hosts.tree import listing
 
 LARGE = 2 * PIECE + 12345
 
@@ -188,3 +193,69 @@ def test_a_file_that_changes_meanwhile_is_told(tree: Path, tmp_path: Path) -> No
     shutil.rmtree(tree)
     with pytest.raises(StepError, match="cannot be read"):
         copy.run(nothing)
+
+
+HASH = "0" * 64
+LIES = {
+    "a path that climbs": {"path": "../outside", "size": 1, "mode": 420, "sha256": HASH},
+    "a path from the root": {"path": "/etc/cron.d/x", "size": 1, "mode": 420, "sha256": HASH},
+    "a path through nothing": {"path": "lib/x", "size": 1, "mode": 420, "sha256": HASH},
+    "a file of another user": {"path": "x", "size": 1, "mode": 0o4755, "sha256": HASH},
+    "no size": {"path": "x", "size": -1, "mode": 420, "sha256": HASH},
+    "no hash": {"path": "x", "size": 1, "mode": 420, "sha256": "$(reboot)"},
+    "no link": {"path": "x", "target": 7},
+    "no path": {"path": "", "target": "/bin/sh"},
+    "no entry": ["path"],
+}
+
+
+class Liar(LocalHost):
+    """A host that tells what it likes of its folders, and packs what it likes."""
+
+    def __init__(self, *told: object, packed: bytes = b"") -> None:
+        super().__init__("liar")
+        self.told = "".join(f"{json.dumps(entry)}\n" for entry in told)
+        self.packed = packed
+
+    def run(self, argv: Sequence[str], **options: Any) -> Result:
+        return Result(tuple(argv), 0, self.told, "")
+
+    def pipe(self, argv: Sequence[str], **options: Any) -> RawResult:
+        return RawResult(0, self.packed, b"")
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_host_that_lies_about_its_folder(name: str) -> None:
+    with pytest.raises(StepError, match="what `liar` says of `/opt/x`"):
+        listing(Liar(LIES[name]), sys.executable, "/opt/x")
+
+
+def test_a_path_that_leads_through_a_link() -> None:
+    link = {"path": "lib", "target": "/etc"}
+    with pytest.raises(StepError) as caught:
+        listing(Liar(link, LIES["a path through nothing"]), sys.executable, "/opt/x")
+    assert "'lib/x' is not in a folder that is listed" in caught.value.cause
+
+
+def test_only_what_was_listed_is_unpacked(tmp_path: Path) -> None:
+    """A host that packs more than it listed, and with other rights, changes nothing by that."""
+    said = b"true\n"
+    packed = BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, mode in (("x", 0o4777), ("sitecustomize.py", 0o644), ("../climbs", 0o644)):
+            header = tarfile.TarInfo(name)
+            header.size, header.mode, header.mtime = len(said), mode, 1234567890
+            archive.addfile(header, BytesIO(said))
+    entry = {"path": "x", "size": 5, "mode": 0o755, "sha256": sha256(said).hexdigest()}
+    there = tmp_path / "a/there"
+    liar = Liar(entry, packed=packed.getvalue())
+    wanted = listing(liar, sys.executable, str(there))
+    Copy(liar, LocalHost("there"), str(there), wanted, {}).run(nothing)
+    assert [path.name for path in (tmp_path / "a").rglob("*")] == ["there", "x"]
+    about = (there / "x").stat()
+    assert (about.st_mode & 0o7777, about.st_mtime) == (0o755, 1234567890)
+
+    other = dict(entry, sha256=HASH)
+    wanted = listing(Liar(other), sys.executable, str(there))
+    with pytest.raises(StepError, match="is not what it was said to be"):
+        Copy(liar, LocalHost("there"), str(there), wanted, {}).run(nothing)
