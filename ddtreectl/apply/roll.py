@@ -50,6 +50,8 @@ class Result(StrEnum):
         return self not in {Result.WAITING, Result.BEGUN}
 
 
+INTERRUPTED_BY = "interrupted by "
+
 _CODES = {
     Result.ROLLED_BACK: ExitCode.ROLLED_BACK,
     Result.LOCKED: ExitCode.LOCKED,
@@ -134,7 +136,8 @@ class Roll:
         """Carry it out, until nothing more may begin and nothing is in progress."""
         while True:
             for target in self._next():
-                self._begin(target)
+                if not self.halted:  # a signal may have come since the last one was begun
+                    self._begin(target)
             if not self._in_progress():
                 return
             host, outcome = self._ended.get()
@@ -142,7 +145,7 @@ class Roll:
 
     def halt(self, signal: str) -> None:
         """Begin nothing more, and let what is in progress go back. Fit for a signal handler."""
-        self.halted = f"interrupted by {signal}"
+        self.halted = f"{INTERRUPTED_BY}{signal}"
         for target in self._in_progress():
             self._stop(target.host, signal)
 
@@ -176,6 +179,8 @@ class Roll:
                 self._ended.put((target.host, error))
 
         threading.Thread(target=one, daemon=True).start()
+        if self.halted:  # by a signal that came while it was begun, and may not have seen it
+            self._stop(target.host, self.halted.removeprefix(INTERRUPTED_BY))
 
     def _end(self, target: Target, outcome: Outcome | BaseException) -> None:
         target = replace(target, seconds=time.monotonic() - target.seconds)

@@ -10,6 +10,7 @@ import os
 import secrets
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -53,6 +54,7 @@ class RollJournal:
     Attributes:
         path: the file.
         inventory: the inventory that its hosts are of.
+        inventory_sha256: of that file, when the roll began.
         request: what is deployed.
         rules: how it goes on.
         targets: by host.
@@ -69,6 +71,7 @@ class RollJournal:
     command: str
     began: str
     halted: str = ""
+    inventory_sha256: str = ""
 
     @classmethod
     def new(
@@ -87,7 +90,16 @@ class RollJournal:
         name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}.json"
         by_host = {target.host: target for target in targets}
         where = str(inventory.resolve())
-        found = cls(folder() / name, where, request, rules, by_host, operator.command, now())
+        found = cls(
+            folder() / name,
+            where,
+            request,
+            rules,
+            by_host,
+            operator.command,
+            now(),
+            inventory_sha256=fingerprint(inventory),
+        )
         found.write()
         return found
 
@@ -109,6 +121,7 @@ class RollJournal:
         """
         content = {
             "inventory": self.inventory,
+            "inventory_sha256": self.inventory_sha256,
             "command": self.command,
             "began": self.began,
             "halted": self.halted,
@@ -127,6 +140,14 @@ class RollJournal:
                 cause=error.strerror or str(error),
                 hint=f"${VARIABLE} names another folder",
             ) from error
+
+
+def fingerprint(inventory: Path) -> str:
+    """The hash of an inventory file; nothing where it cannot be read."""
+    try:
+        return sha256(inventory.read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def folder() -> Path:
@@ -167,6 +188,7 @@ def _read(path: Path) -> RollJournal:
             command=content["command"],
             began=content["began"],
             halted=content["halted"],
+            inventory_sha256=content["inventory_sha256"],
         )
     except FileNotFoundError:
         names = ", ".join(sorted(entry.stem for entry in folder().glob("*.json"))[-5:])

@@ -14,6 +14,9 @@ from ddtreectl.errors import UsageError
 from ddtreectl.inventory.select import find_place
 from ddtreectl.inventory.service import Mode
 
+WITH_RESUME = frozenset({"--resume", "--lock-wait", "--dry-run", "--json"})
+"""What may be said of a roll that goes on."""
+
 
 def deploy(
     ctx: typer.Context,
@@ -79,12 +82,14 @@ def deploy(
     opened = context(ctx)
     inventory = opened.inventory()
     if resume is not None:
-        if hosts or mode:
+        if others := _given(ctx) - WITH_RESUME:
             raise UsageError(
-                "`--resume` goes on with the hosts and the mode of its roll",
-                hint="leave HOST and `--mode` out",
+                "`--resume` goes on with the hosts, the service and the rules of its roll",
+                hint=f"leave out: {', '.join(sorted(others))}",
             )
-        return roll.resume(opened, inventory, resume, lock_wait=lock_wait, as_json=as_json)
+        return roll.resume(
+            opened, inventory, resume, lock_wait=lock_wait, dry_run=dry_run, as_json=as_json
+        )
     if not hosts or mode is None:
         raise UsageError("a deploy names a host and a `--mode`", hint="`ddtreectl deploy --help`")
     request = Request(
@@ -115,3 +120,13 @@ def deploy(
             return one_slot.show(plan, as_json=as_json)
         outcome = deployment.deploy(services[0], force=force, new_gpu=new_gpu)
     return one_slot.done(outcome, "serves", as_json=as_json)
+
+
+def _given(ctx: typer.Context) -> set[str]:
+    """The options and arguments that the command line names."""
+    given = set()
+    for parameter in ctx.command.params:
+        source = ctx.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            given.add(parameter.opts[0] if parameter.opts[0].startswith("-") else "HOST")
+    return given

@@ -47,18 +47,32 @@ def begin(
 
 
 def resume(
-    opened: Context, inventory: Inventory, name: str, *, lock_wait: int, as_json: bool
+    opened: Context,
+    inventory: Inventory,
+    name: str,
+    *,
+    lock_wait: int,
+    dry_run: bool,
+    as_json: bool,
 ) -> int:
-    """Deploy to those targets of a roll that are not as they were to be."""
+    """Deploy to those targets of a roll that are not as they were to be, or print their plans."""
     journal = roll_journal.find(name, opened.path())
     if journal.inventory != str(opened.path().resolve()):
         raise UsageError(
             f"the roll `{name}` is over hosts of another inventory",
             hint=f"`--inventory {journal.inventory}`",
         )
+    if journal.inventory_sha256 != roll_journal.fingerprint(opened.path()):
+        output.progress(
+            f"! {journal.inventory} has changed since the roll began: the hosts that are left get "
+            "what it says now"
+        )
     for host, target in journal.targets.items():
         if not target.result.good:
             journal.targets[host] = replace(target, result=Result.WAITING, message="")
+    if dry_run:
+        places = list(_places(inventory, journal).values())
+        return plans(opened, inventory, places, journal.request, as_json=as_json)
     journal.halted = ""
     return _carry_out(opened, inventory, journal, lock_wait=lock_wait, as_json=as_json)
 
@@ -114,7 +128,7 @@ def _carry_out(
     opened: Context, inventory: Inventory, journal: RollJournal, *, lock_wait: int, as_json: bool
 ) -> int:
     request = journal.request
-    places = {t.host: find_place(inventory, t.host, slot=t.slot) for t in journal.targets.values()}
+    places = _places(inventory, journal)
     services = {host: service_of(inventory, place, request) for host, place in places.items()}
     sessions = {
         host: opened.session(inventory, host, partial(output.progress, host=host))
@@ -159,6 +173,12 @@ def _carry_out(
     else:
         _summary(journal, targets)
     return int(code)
+
+
+def _places(inventory: Inventory, journal: RollJournal) -> dict[str, Place]:
+    """The slots that are still to be deployed to, by host."""
+    left = [target for target in journal.targets.values() if not target.result.good]
+    return {target.host: find_place(inventory, target.host, slot=target.slot) for target in left}
 
 
 def _described(journal: RollJournal) -> str:

@@ -65,6 +65,12 @@ ERRORS: dict[str, tuple[list[str], int, str, str]] = {
         "127.0.0.1:1 does not answer\n  cause: connection refused",
         "",
     ),
+    "resume and more": (
+        ["deploy", "--resume", "last", "ct200", "--budget", "4", "--dry-run"],
+        2,
+        "error: `--resume` goes on with the hosts, the service and the rules of its roll",
+        "hint: leave out: --budget, HOST",
+    ),
     "endless document": (["logs", "local", "--follow", "--json"], 2, "error: `--follow`", ""),
 }
 
@@ -149,6 +155,31 @@ def test_unreachable_hosts_are_an_outcome_of_their_own(
     table = capsys.readouterr().out
     assert "unreachable" in table
     assert "empty" in table
+
+
+def test_a_roll_that_goes_on_may_be_looked_at_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    inventory = tmp_path / "fleet.yaml"
+    inventory.write_text((REPOSITORY / NOBODY_LISTENS).read_text())
+    words = ["--inventory", str(inventory), "deploy"]
+    assert run([*words, "ct200", "ct129", "--mode", "linear"]) == 4
+    (journal,) = tmp_path.glob("ddtreectl/rolls/*.json")
+    before = journal.read_text()
+    assert '"unreachable"' in before
+    capsys.readouterr()
+
+    assert run([*words, "--resume", "last", "--dry-run", "--json"]) == 4
+    said = capsys.readouterr()
+    plans = json.loads(said.out)["plans"]
+    assert [plan["host"] for plan in plans] == ["ct200", "ct129"]
+    assert journal.read_text() == before
+    assert "has changed" not in said.err
+
+    inventory.write_text(f"{inventory.read_text()}# and more\n")
+    assert run([*words, "--resume", "last", "--dry-run"]) == 4
+    assert "has changed since the roll began" in capsys.readouterr().err
 
 
 def test_the_inventory_of_the_environment(

@@ -120,7 +120,20 @@ def test_a_signal_lets_nothing_new_begin() -> None:
     fleet.outcomes["a"] = "interrupted"
     fleet.roll._work = work
     assert fleet.results() == {"a": "interrupted", "b": "waiting"}
-    assert (fleet.stopped, fleet.roll.halted) == ([("a", "SIGINT")], "interrupted by SIGINT")
+    assert (set(fleet.stopped), fleet.roll.halted) == ({("a", "SIGINT")}, "interrupted by SIGINT")
+
+
+def test_a_signal_between_two_beginnings() -> None:
+    fleet = Fleet(Rules(canary=0, parallel=2), a="interrupted", b="ok")
+
+    def record(target: Target) -> None:
+        if target.host == "a" and target.result is Result.BEGUN:
+            fleet.roll.halt("SIGINT")
+
+    fleet.roll._record = record
+    assert fleet.results() == {"a": "interrupted", "b": "waiting"}
+    assert fleet.begun == ["a"]
+    assert set(fleet.stopped) == {("a", "SIGINT")}
 
 
 OUTCOMES = st.sampled_from(["ok", "same", *ERRORS])
