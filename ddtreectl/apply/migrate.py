@@ -155,7 +155,7 @@ class Migration:
         target = find_target(self.survey.inventory, step.title.removeprefix("cordon "))
         done = cordons.cordon(session, target, f"{REASON}: {why}"[:300], self.kept_cordons)
         if done.unreachable:
-            self.say(f"  ! {done.unreachable} The cordon is kept here until it answers.")
+            self.say(f"  ! {done.unreachable}; the cordon is kept here until it answers")
 
     def _note(self, move: SlotMove, state: State) -> None:
         """Have target and operator know how far it is."""
@@ -224,6 +224,7 @@ class Migration:
         steps = session.report.seconds
         checks = sum(seconds for title, seconds in steps if title.startswith("health"))
         self.seconds["verify"] = self.seconds.get("verify", 0.0) + checks
+        self.seconds[MoveAction.START] = self.seconds.get(MoveAction.START, 0.0) - checks
 
     def _mark(self, move: SlotMove) -> None:
         with self._session(move.source.host_name).interrupts.shield():
@@ -263,6 +264,7 @@ class Migration:
             )
         self.results[move.name].fenced = True
         self._note(move, "fenced")
+        cordons.deliver(session, self.kept_cordons)
 
 
 def place_of(survey: Survey, name: str) -> tuple[Session, Place]:

@@ -37,6 +37,7 @@ def fence(session: Session, place: Place, move: Move) -> None:
     if enabled:
         disabled = session.host.run(session.supervisor.disable(enabled), deadline=COMMAND_DEADLINE)
         check(disabled, f"the units of `{slot}` cannot be disabled")
+    generations.remove(session, layout.arrived(slot))  # what came here has gone on
     if facts.systemd:
         deadman.disarm(session, place)
     if facts.records.swap_of(slot):

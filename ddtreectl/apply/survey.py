@@ -101,7 +101,7 @@ class Survey:
         refused = tuple(reason for move in moves for reason in move.refusals)
         return MigrationPlan(
             source=str(self.source),
-            verdict=finding.reason if finding else self.unreachable.get(self.source.host_name, ""),
+            verdict=self._verdict(),
             moves=tuple(moves),
             steps=() if refused else steps(moves, cordon=self._to_cordon(finding)),
             notes=tuple(notes),
@@ -110,13 +110,24 @@ class Survey:
 
     def finding(self) -> Finding | None:
         """Why nothing may be started on the source, or None."""
+        found = self._against()
+        return found[1] if found else None
+
+    def _verdict(self) -> str:
+        """Why the source is sick, in words."""
+        found = self._against()
+        if found is None:
+            return self.unreachable.get(self.source.host_name, "")
+        name, finding = found
+        return f"{finding.verdict}: {f'{name}: ' if name else ''}{finding.reason}"
+
+    def _against(self) -> tuple[str, Finding] | None:
         facts = self.facts.get(self.source.host_name)
         if facts is None:
             return None
-        health = classify(
+        return classify(
             self.source.host_name, self.source.host, facts, facts.records.settled
         ).against([i for entry in self.source.places for i in entry.slot.gpus])
-        return health[1] if health else None
 
     def under_way(self, entry: Place) -> Move | None:
         """The move from a slot that was begun: by the target, else as the operator keeps it."""
@@ -145,8 +156,11 @@ class Survey:
     def _known(self, entry: Place) -> SlotMove:
         """What serves in a slot, as far as anybody knows."""
         facts, move = self.facts.get(entry.host_name), self.under_way(entry)
+        opened = facts is not None and entry.slot_name not in facts.records.moved
+        if move and move.state == "fenced" and opened:
+            move = None  # that is over: the slot may serve again, and perhaps does
         service, number, source = None, None, ""
-        serves = False
+        serves: bool | None = None
         if facts is not None:
             now = serving(entry, facts)
             serves = now is not None and self._answers(entry, facts)

@@ -49,7 +49,7 @@ class SlotMove:
         source: the slot that it leaves.
         service: what it is, as it serves there; None where that is not known.
         generation: of the source.
-        serves: whether the source serves now.
+        serves: whether the source serves now; None where it cannot be asked.
         known_from: where the service is known from: its host, the operator's machine, or a record.
         under_way: the record of the move, where it was begun before.
         placement: the judgement on each slot that might take it.
@@ -61,7 +61,7 @@ class SlotMove:
     source: Place
     service: ServiceSpec | None
     generation: int | None
-    serves: bool
+    serves: bool | None
     known_from: str
     under_way: Move | None = None
     placement: Placement | None = None
@@ -202,4 +202,6 @@ def downtime(move: SlotMove, seconds: float | None) -> str:
     if move.target and move.target.copied:
         before.append("the weights are copied")
     first = f"once {' and '.join(before)}, " if before else ""
-    return f"it is down now, and serves again {first}after a start ({start})"
+    now = "it is down now" if move.serves is False else f"nobody can ask {move.name} now"
+    again = "it serves again" if move.serves is False else "it serves at its new place"
+    return f"{now}; {again} {first}after a start ({start})"

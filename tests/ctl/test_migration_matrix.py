@@ -147,6 +147,16 @@ def test_a_protected_service_moves_only_when_it_is_named(survey: Survey, tmp_pat
     assert len(plan(survey, HEALTHY, HEALTHY).moves) == 1
 
 
+def test_a_slot_that_serves_again_after_a_move_can_be_left_again(survey: Survey) -> None:
+    content = {"source": "ct129/gpu1", "target": "ct200/gpu1", "state": "fenced"}
+    bare = host(HEALTHY, BARE)
+    survey.facts = {
+        "ct129": host(HEALTHY, SERVING),
+        "ct200": replace(bare, records=replace(bare.records, arrived={"gpu1": move(content)})),
+    }
+    assert survey.plan().steps[0].action is MoveAction.ANNOUNCE
+
+
 @pytest.mark.parametrize(
     ("state", "steps"),
     [
@@ -162,8 +172,11 @@ def test_what_was_begun_goes_on_from_any_machine(
     content = {"source": "ct129/gpu1", "target": "ct200/gpu1", "state": state, "generation": 1}
     arrived = move({**content, "service": spec().model_dump(mode="json"), "at": "2026"})
     bare = host(HEALTHY, BARE)
+    source = host(HEALTHY, SERVING)
+    if state == "fenced":
+        source = replace(source, records=replace(source.records, moved={"gpu1": arrived}))
     survey.facts = {
-        "ct129": host(HEALTHY, SERVING),
+        "ct129": source,
         "ct200": replace(bare, records=replace(bare.records, arrived={"gpu1": arrived})),
     }
     assert [step.action for step in survey.plan().steps] == steps

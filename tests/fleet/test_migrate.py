@@ -274,6 +274,21 @@ def test_a_target_that_will_not_do_is_named_and_nothing_is_touched(
     assert engines(night.target) == []
 
 
+def test_a_target_that_is_lost_in_the_middle_of_its_start(night: Night) -> None:
+    """The source goes on; the target empties the slot by itself, and can be tried again."""
+    with night.target.hold("systemctl", "start --no-block") as hold:
+        process = night.begin("migrate", night.source.name, "--yes")
+        hold.reached(60)
+        night.target.cut()
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 4, said
+    assert engines(night.source)
+    night.target.heal()
+    done = night.migrate()
+    assert done.returncode == 0, done.stderr
+    assert night.moved()
+
+
 STEPS = {step.action: step.title.split()[0] for step in steps([moving()], cordon="ct129")}
 """The first word of each step of a migration, as it is said when the step begins."""
 
