@@ -1,0 +1,1 @@
+"""Benchmarks of ddtreectl against other tools."""

@@ -1,0 +1,112 @@
+"""The same questions, asked by ansible-core's modules and by pyinfra: files that each tool runs.
+
+The commands are those of ddtreectl's probe. `kinds` has a task, or a fact, for each kind, as such a
+play is usually written; `once` has all in one, which is the least that the tool can do.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
+
+from ddtreectl.facts import host as host_facts
+from ddtreectl.facts.host import STATUS, Scope
+from ddtreectl.facts.probe import Section
+
+ANSIBLE_CFG = """\
+[defaults]
+forks = {forks}
+host_key_checking = True
+interpreter_python = /usr/bin/python3
+stdout_callback = minimal
+retry_files_enabled = False
+[ssh_connection]
+pipelining = True
+ssh_args = -F {ssh_config} -o ControlMaster=auto -o ControlPersist=60s
+control_path_dir = {sockets}
+"""
+
+PYINFRA_FACTS = """\
+import json
+from pathlib import Path
+
+from pyinfra import host
+from pyinfra.api import FactBase
+
+COMMANDS = json.loads(Path("{commands}").read_text())
+
+
+class Said(FactBase):
+    def command(self, kind):
+        return COMMANDS[kind]
+
+    def process(self, output):
+        return list(output)
+
+
+for kind in {names}:
+    assert host.get_fact(Said, kind=kind)
+"""
+
+PYINFRA_DEPLOY = """\
+from pyinfra.operations import files, systemd
+
+files.put(src="{unit}", dest="/etc/systemd/system/ddtree-gpu0-tree.service", mode="644")
+systemd.service(service="ddtree-gpu0-tree.service", running=True, enabled=True)
+"""
+
+
+def commands(scope: Scope) -> dict[str, str]:
+    """A shell command for each kind of fact; each says something and exits 0."""
+    every = host_facts.sections(scope)
+    return {name: f"{_shell(every[name])}; echo done" for name in STATUS}
+
+
+def _shell(section: Section) -> str:
+    if section.in_python:
+        return f"python3 -IS -c {quote(section.command)}"
+    return f"( {section.command} )"
+
+
+def write(
+    folder: Path, questions: Mapping[str, str], hosts: list[str], ssh_config: Path, unit: Path
+) -> None:
+    """Write inventories, plays and deploys of both tools into `folder`."""
+    together = "".join(f"{command}\n" for command in questions.values())
+    all_commands = {**questions, "together": together}
+    (folder / "commands.json").write_text(json.dumps(all_commands))
+    (folder / "hosts.ini").write_text("\n".join(hosts) + "\n")
+    (folder / "inventory.py").write_text(
+        f"hosts = [(name, {{'ssh_config_file': {str(ssh_config)!r}}}) for name in {hosts!r}]\n"
+    )
+    for name, asked in (("kinds", list(questions)), ("once", ["together"])):
+        tasks = [_shell_task(all_commands[question]) for question in asked]
+        _play(folder / f"{name}.yml", tasks)
+        (folder / f"{name}.py").write_text(
+            PYINFRA_FACTS.format(commands=folder / "commands.json", names=asked)
+        )
+    target = "/etc/systemd/system/ddtree-gpu0-tree.service"
+    _play(
+        folder / "deploy.yml",
+        [
+            {"ansible.builtin.copy": {"src": str(unit), "dest": target, "mode": "0644"}},
+            {
+                "ansible.builtin.systemd_service": {
+                    "name": "ddtree-gpu0-tree.service",
+                    "state": "started",
+                    "enabled": True,
+                }
+            },
+        ],
+    )
+    (folder / "deploy.py").write_text(PYINFRA_DEPLOY.format(unit=unit))
+
+
+def _shell_task(command: str) -> dict[str, object]:
+    text = f"{{% raw %}}{command}{{% endraw %}}"
+    return {"ansible.builtin.shell": {"cmd": text}, "changed_when": False}
+
+
+def _play(path: Path, tasks: list[dict[str, object]]) -> None:
+    play = [{"hosts": "all", "remote_user": "root", "gather_facts": False, "tasks": tasks}]
+    path.write_text(json.dumps(play, indent=1))  # JSON is YAML
