@@ -6,11 +6,11 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # Tests share expensive fixtures within a file; each process holds a PyTorch of its own.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: help setup demo test test-fast test-fleet lab lint format docs clean
+.PHONY: help setup demo test test-fast test-fleet lab bench-fleet lint format docs clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list.
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 # The two distributions, editable, with the pinned versions.
 $(VENV)/.installed: constraints.txt pyproject.toml engine/pyproject.toml
@@ -40,6 +40,9 @@ test-fleet: setup  ## Run the tests on real systemd hosts over real SSH (root).
 
 lab: setup  ## Boot three such hosts to try ddtreectl on, and say how to reach them (root).
 	$(BIN)/python -m tests.fleet.lab up
+
+bench-fleet: setup  ## Compare ddtreectl with ansible-core and pyinfra on 24 such hosts (root, half an hour).
+	$(BIN)/python -m bench.fleet
 
 lint: setup  ## Check format, style, types and the import layers.
 	$(BIN)/ruff format --check .

@@ -33,6 +33,18 @@ from tests.fleet.operator import Operator
 HERE = Path(__file__).parent
 TOOLS = HERE.parent / ".bench-venv"
 REFRESHES = 6
+AT_ONCE = 16
+DEPLOYS_AT_ONCE = 8
+UNIT = "ddtree-gpu0-tree.service"
+"""Hosts that each tool works on at the same time, as ddtreectl does by itself."""
+
+NO_OPS = frozenset({"`ddtreectl deploy`, no-op", "pyinfra, no-op", "ansible, no-op"})
+SLOW = frozenset({"ansible, a task a kind", "ansible, no-op"})
+"""What takes minutes, and is measured in the first round alone."""
+
+
+class NotTheSameError(Exception):
+    """A run did something else than what is measured: a service did not answer in time."""
 
 
 @dataclass
@@ -52,9 +64,11 @@ class Series:
     def row(self) -> str:
         """Median, range and CPU as cells of a table."""
         low, high = min(self.seconds), max(self.seconds)
-        cpu = [f"{statistics.median(each):.1f}" for each in (self.client, self.hosts) if each]
+        cpu = [
+            f"{statistics.median(each):.1f}" if each else "" for each in (self.client, self.hosts)
+        ]
         cells = [f"{statistics.median(self.seconds):.2f}", f"{low:.2f}-{high:.2f}", *cpu]
-        return " | ".join(cells)
+        return " | ".join([*cells, str(len(self.seconds))])
 
 
 def tools() -> Path:
@@ -76,30 +90,35 @@ class Benchmark:
         fleet: the hosts, which serve.
         operator: how ddtreectl reaches them.
         folder: for files of the other tools.
+        skipped: contenders that are left out.
     """
 
-    def __init__(self, fleet: Fleet, operator: Operator, folder: Path) -> None:
+    def __init__(
+        self, fleet: Fleet, operator: Operator, folder: Path, skipped: frozenset[str]
+    ) -> None:
         self.fleet, self.operator, self.folder = fleet, operator, folder
+        self.skipped = skipped
         self.series: dict[str, Series] = {}
         self.programs = tools()
         session_of = Context(operator.inventory)
         scope = session_of.session(session_of.inventory(), next(iter(fleet.hosts))).scope()
         unit = folder / "unit.service"
-        unit.write_text(hosts_of_bench.unit(fleet))
+        installed = next(iter(fleet.hosts.values())).root / "etc/systemd/system" / UNIT
+        unit.write_text(installed.read_text() if installed.exists() else "")
         hosts = list(fleet.hosts)
         others.write(folder, others.commands(scope), hosts, operator.ssh_config, unit)
 
     def contenders(self) -> dict[str, Callable[[], object]]:
         """Everything that a round measures, in its order."""
         deploy = ["deploy", *self.fleet.hosts, "--mode", "tree", "--slot", "gpu0"]
-        parallel = ["--parallel", str(min(16, len(self.fleet.hosts)))]
+        parallel = ["--parallel", str(min(DEPLOYS_AT_ONCE, len(self.fleet.hosts)))]
         return {
             "`ddtreectl status`": lambda: self._ours("status", "--json"),
             "pyinfra, a fact a kind": lambda: self._pyinfra("kinds.py"),
             "pyinfra, one fact": lambda: self._pyinfra("once.py"),
             "ansible, a task a kind": lambda: self._ansible("kinds.yml"),
             "ansible, one task": lambda: self._ansible("once.yml"),
-            "`ddtreectl deploy`, no-op": lambda: self._ours(*deploy, *parallel, "--json"),
+            "`ddtreectl deploy`, no-op": lambda: self._no_op(*deploy, *parallel, "--json"),
             "pyinfra, no-op": lambda: self._pyinfra("deploy.py"),
             "ansible, no-op": lambda: self._ansible("deploy.yml"),
         }
@@ -107,7 +126,8 @@ class Benchmark:
     def round(self) -> None:
         """Measure every contender once."""
         for name, act in self.contenders().items():
-            self._measured(name, act)
+            if name not in self.skipped and (name not in SLOW or name not in self.series):
+                self._measured(name, act)
         self._refresh()
 
     def _measured(self, name: str, act: Callable[[], object]) -> None:
@@ -116,7 +136,11 @@ class Benchmark:
             hosts_of_bench.cpu_seconds(self.fleet),
         )
         began = time.monotonic()
-        act()
+        try:
+            act()
+        except NotTheSameError as error:
+            print(f"  {name}: left out of this round: {error}", file=sys.stderr, flush=True)
+            return
         series = self.series.setdefault(name, Series())
         series.seconds.append(time.monotonic() - began)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -129,6 +153,12 @@ class Benchmark:
         done = self.operator.run(*words, timeout=600)
         if done.returncode != 0:
             raise RuntimeError(done.stdout[-1000:] + done.stderr[-2000:])
+
+    def _no_op(self, *words: str) -> None:
+        done = self.operator.run(*words, timeout=600)
+        changed = done.stdout.count('"deployed"')
+        if done.returncode != 0 or changed:
+            raise NotTheSameError(f"exit code {done.returncode}, {changed} hosts were deployed to")
 
     def _env(self, **more: str) -> dict[str, str]:
         path = f"{self.programs}:{os.environ['PATH']}"
@@ -146,7 +176,7 @@ class Benchmark:
             config = self.folder / "ansible.cfg"
             config.write_text(
                 others.ANSIBLE_CFG.format(
-                    forks=len(self.fleet.hosts),
+                    forks=AT_ONCE,
                     ssh_config=self.operator.ssh_config,
                     sockets=sockets,
                 )
@@ -190,7 +220,7 @@ def ratios(series: dict[str, Series]) -> list[str]:
     """The bars, each as the median of the rounds' own ratios."""
 
     def ratio(slow: str, fast: str) -> float:
-        pairs = zip(series[slow].seconds, series[fast].seconds, strict=True)
+        pairs = zip(series[slow].seconds, series[fast].seconds, strict=False)
         return statistics.median(a / b for a, b in pairs)
 
     ours, refresh = "`ddtreectl status`", "`status --watch`, a refresh"
@@ -203,6 +233,7 @@ def ratios(series: dict[str, Series]) -> list[str]:
         + [
             f"{name}: {ratio(name, '`ddtreectl deploy`, no-op'):.1f} x the no-op deploy"
             for name in ("pyinfra, no-op", "ansible, no-op")
+            if name in series
         ]
         + [f"a refresh: {1 / ratio(ours, refresh):.2f} x first contact"]
     )
@@ -213,11 +244,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hosts", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--facts", action="store_true", help="hosts that serve nothing, and no deploys"
+    )
+    parser.add_argument("--quick", action="store_true", help="without what takes minutes")
     options = parser.parse_args()
+    skipped = (SLOW if options.quick else frozenset()) | (NO_OPS if options.facts else frozenset())
     load = os.getloadavg()
     with hosts_of_bench.boot(options.hosts) as fleet, tempfile.TemporaryDirectory() as folder:
-        print(f"deploying to {options.hosts} hosts", file=sys.stderr)
-        benchmark = Benchmark(fleet, hosts_of_bench.serve(fleet, Path(folder)), Path(folder))
+        operator = Operator(fleet, Path(folder))
+        if not options.facts:
+            print(f"deploying to {options.hosts} hosts", file=sys.stderr)
+            hosts_of_bench.serve(fleet, operator, Path(folder))
+        benchmark = Benchmark(fleet, operator, Path(folder), skipped)
         loads = []
         for number in range(1, options.rounds + 1):
             print(f"round {number}", file=sys.stderr)
@@ -229,8 +268,8 @@ def main() -> None:
         f"Python {platform.python_version()}, load before {load[0]:.1f}, "
         f"in the rounds {min(loads):.0f}-{max(loads):.0f}\n"
     )
-    print("| | s, median | s, range | CPU s, operator | CPU s, all hosts |")
-    print("|---|---:|---:|---:|---:|")
+    print("| | s, median | s, range | CPU s, operator | CPU s, all hosts | runs |")
+    print("|---|---:|---:|---:|---:|---:|")
     for name, series in benchmark.series.items():
         print(f"| {name} | {series.row()} |")
     print()

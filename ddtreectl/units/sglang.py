@@ -55,7 +55,8 @@ def argv(python: str, service: ServiceSpec, capabilities: Sequence[tuple[int, in
             None if options.grammar_backend == "auto" else options.grammar_backend,
         ),
         *("--max-running-requests", str(service.max_running)),
-        *("--max-queued-requests", str(service.max_queue)),
+        # A request is queued before it is looked at: with 0, SGLang would refuse every one.
+        *("--max-queued-requests", str(max(service.max_queue, 1))),
         *_option("--context-length", options.context_length),
         *_option("--mem-fraction-static", options.mem_fraction_static),
         "--enable-metrics",

@@ -54,6 +54,11 @@ def test_the_command_line(path: Path) -> None:
     assert {word for word in words[3:] if word.startswith("--")} <= known
 
 
+def test_no_queue_is_the_shortest_that_lets_requests_in() -> None:
+    words = sglang.argv("/p", spec(defaults=f"{DEFAULTS}, max_queue: 0"), [(9, 0)])
+    assert words[words.index("--max-queued-requests") + 1] == "1"
+
+
 def test_the_unit_of_a_slot_of_two_gpus() -> None:
     service = spec(slot="{gpus: [2, 3], port: 30023}")
     inventory = parse(
