@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from ddtreectl.errors import DdtreectlError, UnreachableError
+from ddtreectl.hosts.pool import AT_ONCE
 
 T = TypeVar("T")
 
@@ -21,14 +22,20 @@ class Watch(Generic[T]):
         names: the hosts.
         look: what a host tells, again and again; called anew when it has failed.
         patience: seconds of a round in which a host must have told something new.
+        at_once: how many hosts are connected to at the same time.
     """
 
     def __init__(
-        self, names: Sequence[str], look: Callable[[str], Iterator[T]], patience: float
+        self,
+        names: Sequence[str],
+        look: Callable[[str], Iterator[T]],
+        patience: float,
+        at_once: int = AT_ONCE,
     ) -> None:
         self._names = names
         self._look = look
         self._patience = patience
+        self._connecting = threading.Semaphore(at_once)
         # Bounded, so that hosts which tell more than is asked for have to wait.
         self._told: queue.Queue[tuple[str, T | BaseException]] = queue.Queue(len(names))
 
@@ -62,7 +69,12 @@ class Watch(Generic[T]):
     def _follow(self, name: str) -> None:
         while True:
             try:
-                for found in self._look(name):
+                looks = self._look(name)
+                with self._connecting:
+                    first = next(looks, None)
+                if first is not None:
+                    self._told.put((name, first))
+                for found in looks:
                     self._told.put((name, found))
             except DdtreectlError as error:
                 self._told.put((name, error))

@@ -186,6 +186,24 @@ def test_a_host_that_fails_or_falls_silent_holds_up_no_round(
     assert isinstance(seen[-1]["c"], int)
 
 
+def test_so_many_hosts_are_connected_to_at_a_time() -> None:
+    connecting: list[str] = []
+    most = 0
+
+    def look(name: str) -> Iterator[int]:
+        nonlocal most
+        connecting.append(name)
+        most = max(most, len(connecting))
+        Event().wait(0.05)
+        connecting.remove(name)
+        yield from count()
+
+    names = [f"h{number}" for number in range(6)]
+    rounds = Watch(names, look, 30.0, at_once=2).rounds()
+    assert set(next(rounds)) == set(names)
+    assert most <= 2
+
+
 def test_a_mistake_ends_a_watch() -> None:
     def wrong() -> Iterator[int]:
         raise KeyError("mistake")
