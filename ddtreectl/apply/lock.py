@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from shlex import quote
 
-from ddtreectl.apply.interrupts import Interrupts
+from ddtreectl.apply.interrupts import InterruptedByOperatorError, Interrupts
 from ddtreectl.apply.operator import Operator, now, start_ticks
 from ddtreectl.apply.report import Report
 from ddtreectl.errors import DdtreectlError, LockedError, UnreachableError
@@ -91,11 +91,16 @@ class HostLock:
         Raises:
             LockedError: another operator holds it.
         """
-        if self._wait:
-            with report.step(f"take the lock of `{self._host.name}`"):
+        try:
+            if self._wait:
+                with report.step(f"take the lock of `{self._host.name}`"):
+                    self._acquire(interrupts, report)
+            else:
                 self._acquire(interrupts, report)
-        else:
-            self._acquire(interrupts, report)
+        except InterruptedByOperatorError:  # it may have been taken by then
+            with interrupts.shield():
+                self._release()
+            raise
         renewal = threading.Thread(target=self._renew, daemon=True)
         renewal.start()
         try:
@@ -104,10 +109,7 @@ class HostLock:
             with interrupts.shield():
                 self._ended.set()
                 renewal.join()
-                with suppress(UnreachableError):  # the lock of an owner who is gone gets stale
-                    self._guarded(
-                        f"grep -q {self._token} {quote(self._path)} && rm -f {quote(self._path)}"
-                    )
+                self._release()
 
     def check(self) -> None:
         """Make sure that nobody has taken the lock over.
@@ -166,6 +168,12 @@ class HostLock:
             self._guarded(f"{same} && rm -f {path}")
             self.end_commands_of(owner)
         raise LockedError(f"the lock of `{self._host.name}` changes hands too fast")
+
+    def _release(self) -> None:
+        """Remove the lock, if it is this one."""
+        path = quote(self._path)
+        with suppress(UnreachableError):  # the lock of an owner who is gone gets stale
+            self._guarded(f"grep -qs {self._token} {path} && rm -f {path}")
 
     def _renew(self) -> None:
         path = quote(self._path)

@@ -75,5 +75,7 @@ def brought(python: Python, wheelhouse: Wheelhouse | None) -> Iterator[LocalFile
         tempfile.TemporaryDirectory(prefix="ddtreectl-") as folder,
         zipfile.ZipFile(wheels[-1].file.path) as archive,
     ):
-        name = next(n for n in archive.namelist() if n.endswith(".data/scripts/uv"))
-        yield LocalFile.of(Path(archive.extract(name, folder)))
+        names = [n for n in archive.namelist() if n.endswith(".data/scripts/uv")]
+        if not names:
+            raise RefusedError(f"the wheel `{wheels[-1].file.path}` has no uv in it")
+        yield LocalFile.of(Path(archive.extract(names[0], folder)))

@@ -6,6 +6,7 @@ exact: then these are installed and nothing is worked out.
 
 import re
 import zipfile
+import zlib
 from dataclasses import dataclass
 from email.parser import BytesParser
 from functools import cached_property
@@ -23,6 +24,9 @@ from ddtreectl.hosts.transfer import LocalFile
 
 OLDEST_GLIBC = 5
 """The oldest glibc that any manylinux tag stands for is 2.5 (PEP 600)."""
+
+UNREADABLE = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What reading an archive raises that is damaged, encrypted, or made in a way that none knows."""
 
 _ALIASES = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
 _RUNTIME = re.compile(
@@ -91,7 +95,11 @@ class Wheelhouse:
                 hint="`pip download -d DIR …` fills one; see docs/guides/provision.md",
             )
         listed = folder / "requirements.txt"
-        return cls(folder, wheels, listed.read_text() if listed.is_file() else None)
+        try:
+            requirements = listed.read_text(encoding="utf-8") if listed.is_file() else None
+        except (OSError, ValueError) as error:
+            raise UsageError(f"`{listed}` cannot be read as text", cause=str(error)) from None
+        return cls(folder, wheels, requirements)
 
     @cached_property
     def identity(self) -> str:
@@ -182,10 +190,20 @@ def torch_build(wheel: WheelFile) -> str | None:
 
 
 def requirements_of(wheel: WheelFile) -> list[str]:
-    """The `Requires-Dist` lines of a wheel's metadata."""
-    with zipfile.ZipFile(wheel.file.path) as archive:
-        name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
-        message = BytesParser().parsebytes(archive.read(name), headersonly=True)
+    """The `Requires-Dist` lines of a wheel's metadata.
+
+    Raises:
+        RefusedError: it has none that can be read.
+    """
+    path = wheel.file.path
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
+            if not names:
+                raise _damaged(path, "it has no METADATA")
+            message = BytesParser().parsebytes(archive.read(names[0]), headersonly=True)
+    except UNREADABLE as error:
+        raise _damaged(path, str(error)) from None
     return [str(line) for line in message.get_all("Requires-Dist", [])]
 
 
@@ -196,10 +214,8 @@ def _read(path: Path) -> WheelFile:
             entries = archive.infolist()
     except InvalidWheelFilename as error:
         raise RefusedError(f"`{path}` is not named as a wheel is", cause=str(error)) from None
-    except (OSError, zipfile.BadZipFile) as error:
-        raise RefusedError(
-            f"the wheel `{path}` is damaged", cause=str(error), hint="download it again"
-        ) from None
+    except UNREADABLE as error:
+        raise _damaged(path, str(error)) from None
     return WheelFile(
         file=LocalFile.of(path),
         name=path.name,
@@ -209,6 +225,10 @@ def _read(path: Path) -> WheelFile:
         unpacked=sum(entry.file_size for entry in entries),
         entries=len(entries),
     )
+
+
+def _damaged(path: Path, cause: str) -> RefusedError:
+    return RefusedError(f"the wheel `{path}` is damaged", cause=cause, hint="download it again")
 
 
 def _described(python: Python) -> str:

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,7 @@ from ddtreectl.apply.report import Report
 from ddtreectl.errors import LockedError
 from ddtreectl.facts.records import parse_lock
 from ddtreectl.hosts.local import LocalHost
+from ddtreectl.hosts.protocol import Result
 from ddtreectl.inventory.layout import Layout
 
 QUIET = Report(lambda text: None)
@@ -75,6 +78,26 @@ def test_a_failure_in_the_block_releases_the_lock(layout: Layout, interrupts: In
     with pytest.raises(ZeroDivisionError), lock_of(layout).held(interrupts, QUIET):
         _ = 1 // 0
     assert not Path(layout.lock).exists()
+
+
+def test_a_signal_while_the_lock_is_taken_leaves_none(
+    layout: Layout, interrupts: Interrupts
+) -> None:
+    class Interrupted(LocalHost):
+        """A host on which a signal comes while the first command runs."""
+
+        def run(self, argv: Sequence[str], **options: Any) -> Result:
+            if not interrupts._raised:
+                interrupts._handle("SIGINT")
+            done = super().run(argv, **options)
+            taken.append(Path(layout.lock).exists())
+            return done
+
+    taken: list[bool] = []
+    lock = HostLock(Interrupted("here"), layout, current())
+    with pytest.raises(InterruptedByOperatorError), lock.held(interrupts, QUIET):
+        pytest.fail("it went on")
+    assert taken == [True, False]
 
 
 def test_the_lock_of_a_dead_process_is_taken_over(
