@@ -1,7 +1,6 @@
 """All checks of a host at once. Nothing on it is changed."""
 
 from collections.abc import Iterator
-from shlex import quote
 
 from ddtreectl.apply.session import Session
 from ddtreectl.apply.verification import inspect, unused_by
@@ -71,19 +70,15 @@ def _cuda(session: Session, facts: HostFacts) -> Iterator[Check]:
 
 def _unfinished(session: Session, facts: HostFacts) -> Iterator[Check]:
     """Folders of environments that no build has finished."""
-    folder = quote(session.layout.environments)
-    listed = f"cd {folder} 2>/dev/null && for d in */bin; do echo $d; done; true"
-    found = session.host.run(["sh", "-c", listed], deadline=COMMAND_DEADLINE)
-    for name in (line.removesuffix("/bin") for line in found.stdout.split()):
-        if name != "*" and name not in facts.records.environments:
-            yield Check(
-                "environment",
-                "warning",
-                f"{name} is not finished",
-                cause="its build was interrupted, or goes on now",
-                hint="the same `ddtreectl provision` or deploy builds it anew; "
-                f"or remove it: rm -rf {session.layout.environment(name)}",
-            )
+    for name in sorted(facts.records.unfinished):
+        yield Check(
+            "environment",
+            "warning",
+            f"{name} is not finished",
+            cause="its build was interrupted, or goes on now",
+            hint="the same `ddtreectl provision` or deploy builds it anew; "
+            f"or remove it: `ddtreectl prune {session.host.name}`",
+        )
 
 
 def _environments(session: Session, facts: HostFacts) -> Iterator[Check]:

@@ -5,11 +5,12 @@ from shlex import quote
 from ddtreectl.apply.lock import HostLock
 from ddtreectl.apply.locked import locked
 from ddtreectl.apply.session import Session
+from ddtreectl.errors import StepError
 from ddtreectl.hosts.protocol import check
 from ddtreectl.plan.prune import Superfluous, superfluous
 
 DEADLINE = 600.0
-FREE = 75
+BUSY = 75
 
 
 def look(session: Session, keep: int) -> Superfluous:
@@ -55,10 +56,16 @@ def _remove(session: Session, found: Superfluous) -> None:
             inputs = quote(f"{layout.environments}/.inputs/{name}")
             # The file that makes it count as finished goes first: half of one must not pass for it.
             text = f"rm -f {quote(folder)}/environment.json && rm -rf {quote(folder)} {inputs}"
-            locked = f"flock -n -E {FREE} {quote(folder)}.lock sh -c {quote(text)}"
+            locked = f"flock -n -E {BUSY} {quote(folder)}.lock sh -c {quote(text)}"
             _run(session, f"{locked} && rm -f {quote(folder)}.lock")
 
 
 def _run(session: Session, script: str) -> None:
     done = session.host.run(["sh", "-c", script], deadline=DEADLINE)
+    if done.returncode == BUSY:
+        raise StepError(
+            f"what is of no use on `{session.host.name}` cannot be removed",
+            cause="an installer is at work there, whoever started it",
+            hint="the same command again, once it has ended",
+        )
     check(done, f"what is of no use on `{session.host.name}` cannot be removed")

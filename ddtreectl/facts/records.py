@@ -1,5 +1,6 @@
 """The JSON files that ddtreectl keeps on a host: generations, lock, swaps, cordons and the like."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from shlex import quote
@@ -17,6 +18,12 @@ from ddtreectl.inventory.service import ServiceSpec
 Status = Literal["pending", "good", "failed"]
 UNKNOWN = "?"
 """A word that a record does not have."""
+
+FINISHED = "environment.json"
+"""The file that makes an environment count as finished."""
+
+_ENVIRONMENT = re.compile(r"[a-z]+-[a-z0-9]+-[0-9a-f]{12}")
+"""What environments are called: a folder of another name is not ours, wherever they are kept."""
 
 STATUSES: tuple[Status, ...] = ("pending", "good", "failed")
 
@@ -150,6 +157,7 @@ class Records:
         swaps: unfinished swaps by slot.
         stopped: slots that an operator has stopped on purpose.
         environments: names of finished environments.
+        unfinished: of those whose build has not come to its end, or goes on now.
         provisioned: what was provisioned, by backend.
         lock: who works on the host now.
         cordons: where nothing may be started.
@@ -162,6 +170,7 @@ class Records:
     swaps: tuple[Swap, ...] = ()
     stopped: frozenset[str] = frozenset()
     environments: frozenset[str] = frozenset()
+    unfinished: frozenset[str] = frozenset()
     provisioned: Mapping[str, Provisioned] = field(default_factory=dict)
     lock: LockOwner | None = None
     cordons: tuple[Cordon, ...] = ()
@@ -196,10 +205,13 @@ def command(layout: Layout) -> str:
         "now=$(date +%s); "
         f"for f in {root}/lock.json {root}/provisioned.json {root}/settled.json "
         f"{root}/cordons/*.json {root}/slots/*/*.json {root}/slots/*/generations/*/*.json "
-        f"{environments}/*/environment.json; do "
+        f"{environments}/*/{FINISHED}; do "
         '[ -f "$f" ] || continue; '
         r"""printf '%s\t%s\t' "$f" "$((now - $(stat -c %Y "$f")))"; """
-        r"""tr -d '\n' <"$f"; echo; done"""
+        r"""tr -d '\n' <"$f"; echo; done; """
+        f"for d in {environments}/*/; do "
+        r"""[ ! -d "$d" ] || printf '%s\t0\t\n' "$d"; """
+        "done; true"
     )
 
 
@@ -231,7 +243,12 @@ def parse(output: Output, layout: Layout) -> Records:
     finished = {
         path.removeprefix(prefix).split("/")[0]
         for path, (_, content) in files.items()
-        if path.startswith(prefix) and path.endswith("/environment.json") and content
+        if path.startswith(prefix) and path.endswith(f"/{FINISHED}") and content
+    }
+    begun = {
+        path.removeprefix(prefix).split("/")[0]
+        for path in files
+        if path.startswith(prefix) and path.endswith("/")
     }
     lock_age, lock = files.get(layout.lock, (0, None))
     return Records(
@@ -239,6 +256,7 @@ def parse(output: Output, layout: Layout) -> Records:
         swaps=tuple(swaps),
         stopped=frozenset(stopped),
         environments=frozenset(finished),
+        unfinished=frozenset(filter(_ENVIRONMENT.fullmatch, begun - finished)),
         provisioned=_provisioned(files.get(layout.provisioned, (0, {}))[1]),
         lock=None if lock is None else parse_lock(lock, float(lock_age)),
         cordons=tuple(

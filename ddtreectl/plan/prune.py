@@ -2,8 +2,8 @@
 
 Kept of every slot: what serves, what a failed deploy would return to, the newest good ones, what an
 unfinished swap names, and the newest of all, whose number must not be given twice. Of environments:
-those that a kept generation runs from, and those that were provisioned for the next deploy. Of
-slots that the inventory does not have, everything.
+those that a kept generation runs from, and those that were provisioned for the next deploy; one
+whose build was interrupted goes. Of slots that the inventory does not have, everything.
 """
 
 from collections.abc import Mapping
@@ -68,7 +68,7 @@ def superfluous(name: str, entry: HostEntry, facts: HostFacts, keep: int) -> Sup
     return Superfluous(
         generations=gone,
         units=tuple(units),
-        environments=tuple(sorted(facts.records.environments - used)),
+        environments=tuple(sorted((facts.records.environments | facts.records.unfinished) - used)),
         kept=kept,
     )
 

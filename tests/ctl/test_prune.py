@@ -1,12 +1,17 @@
 """What is pruned, and what never is."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddtreectl.facts import records
 from ddtreectl.facts.host import HostFacts
+from ddtreectl.facts.output import Output
 from ddtreectl.facts.records import STATUSES, Provisioned, Records, Status, Swap
+from ddtreectl.hosts.local import LocalHost
+from ddtreectl.inventory.layout import Layout
 from ddtreectl.plan.prune import Superfluous, superfluous
 from tests.ctl.test_plan import PLACE, SERVING, TREE, generation, unit_text
 
@@ -41,6 +46,30 @@ def test_what_was_provisioned_for_the_next_deploy_stays() -> None:
     record = Provisioned("engine", "old", "2.13.0", "cpu")
     facts = replace(facts, records=replace(facts.records, provisioned={"engine": record}))
     assert pruned(facts).environments == ("e2",)
+
+
+def test_what_no_build_has_finished_goes_unless_a_generation_runs_from_it() -> None:
+    facts = with_generations("good")
+    begun = frozenset({"engine-cpu-0123456789ab", "e1"})
+    changed = replace(facts.records, environments=frozenset(), unfinished=begun)
+    assert pruned(replace(facts, records=changed)).environments == ("engine-cpu-0123456789ab",)
+
+
+def test_what_is_not_an_environment_of_ours_is_not_seen(tmp_path: Path) -> None:
+    layout = Layout(str(tmp_path / "root"), str(tmp_path / "e"), "/u")
+    for name in ("engine-cpu-0123456789ab", "engine-cpu-ba9876543210", "mine", ".wheels"):
+        (tmp_path / "e" / name).mkdir(parents=True)
+    finished, damaged = (tmp_path / "e/engine-cpu-ba9876543210", tmp_path / "e/mine")
+    (finished / "environment.json").write_text('{"name": "engine-cpu-ba9876543210"}')
+    (damaged / "environment.json").touch()
+    done = LocalHost("here").run(["sh", "-c", records.command(layout)], deadline=30.0)
+    found = records.parse(Output(done.returncode, done.stdout, done.stderr), layout)
+    assert found.environments == {"engine-cpu-ba9876543210"}
+    assert found.unfinished == {"engine-cpu-0123456789ab"}
+    (finished / "environment.json").write_text("")
+    done = LocalHost("here").run(["sh", "-c", records.command(layout)], deadline=30.0)
+    found = records.parse(Output(done.returncode, done.stdout, done.stderr), layout)
+    assert found.unfinished == {"engine-cpu-0123456789ab", "engine-cpu-ba9876543210"}
 
 
 def test_more_good_ones_are_kept_where_that_is_asked_for() -> None:
