@@ -68,7 +68,8 @@ class Balanced(Operator):
         return {worker["name"]: worker["status"] for worker in self.router()["workers"]}
 
     def assert_as_found(self) -> None:
-        assert self.workers() == {"h1/gpu0": "ready", "h2/gpu0": "ready"}
+        both = {"h1/gpu0": "ready", "h2/gpu0": "ready"}
+        until(lambda: self.workers() == both, "both are in the router")
         services = json.loads(self.run("status", "--json").stdout)["services"]
         assert [(s["mode"], s["health"]) for s in services] == [("tree", "healthy")] * 2
 

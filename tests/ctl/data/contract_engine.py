@@ -160,11 +160,20 @@ def run(arguments: argparse.Namespace, faults: set[str]) -> int:
     if "never-ready" not in faults:
         state["ready"] = True
         notify(f"READY=1\nMAINPID={os.getpid()}\n")
+        threading.Thread(target=feed_the_watchdog, daemon=True).start()
         log(f"ready: mode={mode} budget={arguments.budget} port={arguments.port}")
     if "die-after-ready" in faults:
         threading.Timer(0.3, lambda: os._exit(3)).start()
     server.serve_forever()
     return 0
+
+
+def feed_the_watchdog() -> None:
+    """Tell systemd that all is well, as often as it wants to know."""
+    seconds = int(os.environ.get("WATCHDOG_USEC", "0")) / 1e6
+    while seconds:
+        notify("WATCHDOG=1")
+        time.sleep(seconds / 4)
 
 
 def notify(text: str) -> None:
