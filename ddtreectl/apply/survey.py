@@ -130,16 +130,27 @@ class Survey:
         ).against([i for entry in self.source.places for i in entry.slot.gpus])
 
     def under_way(self, entry: Place) -> Move | None:
-        """The move from a slot that was begun: by the target, else as the operator keeps it."""
+        """The move from a slot that was begun: by either host, else as the operator keeps it."""
         name = f"{entry.host_name}/{entry.slot_name}"
         told = [
             move
-            for facts in self.facts.values()
-            for move in facts.records.arrived.values()
-            if move.source == name
+            for host, facts in self.facts.items()
+            for slot, move in facts.records.arrived.items()
+            if move.source == name and (move.state != "fenced" or self._has(host, slot))
         ]
+        home = self.facts.get(entry.host_name)
+        if home is not None and (marked := home.records.moved.get(entry.slot_name)):
+            told.append(marked)
         kept = [m for m in self.moves.of(entry.host_name) if m.source_slot == entry.slot_name]
         return max([*told, *kept], key=lambda move: (move.at, move.state != "moving"), default=None)
+
+    def _has(self, host: str, slot: str) -> bool:
+        """Whether a slot still has the service that has come to it."""
+        entry = self.sessions[host].entry
+        if slot not in entry.slots:
+            return False
+        found = Place(host, entry, slot, entry.slots[slot])
+        return self._should(found, self.facts[host]) is not None
 
     def _folders(self) -> list[str]:
         """Every model folder that a service of the fleet may need."""
@@ -245,17 +256,14 @@ class Survey:
             for slot_name, slot in session.entry.slots.items()
             if self.target is None or self.target.gpu is None or self.target.gpu in slot.gpus
         ]
-        return [self._prospect(known, entry) for entry in places]
+        source = (known.source.host_name, known.source.slot_name)
+        return [self._prospect(known, e) for e in places if (e.host_name, e.slot_name) != source]
 
     def _prospect(self, known: SlotMove, entry: Place) -> Prospect:
         facts = self.facts.get(entry.host_name)
-        source = (known.source.host_name, known.source.slot_name)
         if facts is None or known.service is None:
             return Prospect(entry, None, self.unreachable.get(entry.host_name, ""))
-        if len(entry.slot.gpus) != len(known.source.slot.gpus) or source == (
-            entry.host_name,
-            entry.slot_name,
-        ):
+        if len(entry.slot.gpus) != len(known.source.slot.gpus):
             return Prospect(entry, facts)
         copied, missing = [], []
         for folder in dict.fromkeys((known.service.model, known.service.drafter)):
