@@ -44,12 +44,14 @@ class Uncordoned:
         ended: the cordons that there were.
         settled: how many errors of the kernel log count as dealt with from now on.
         still: a cordon of the whole host, which holds for its GPUs as well.
+        opened: slots whose services serve elsewhere, and which may be deployed to again.
     """
 
     target: Target
     ended: tuple[Cordon, ...]
     settled: int
     still: Cordon | None = None
+    opened: tuple[str, ...] = ()
 
 
 def cordon(session: Session, target: Target, reason: str, kept: KeptCordons) -> Cordoned:
@@ -128,7 +130,7 @@ def uncordon(session: Session, target: Target, kept: KeptCordons) -> Uncordoned:
     if facts.missing:
         raise StepError(f"`{target.host_name}` does not tell about: {', '.join(facts.missing)}")
     deliver(session, kept)
-    _open_slots(session, target, facts)
+    opened = _open_slots(session, target, facts)
     ended = tuple(entry for entry in _on_host(facts) if _concerns(target, entry, facts))
     if ended:
         generations.remove(session, *(session.layout.cordon(entry.name) for entry in ended))
@@ -137,7 +139,7 @@ def uncordon(session: Session, target: Target, kept: KeptCordons) -> Uncordoned:
         session.audit("uncordon", target=str(target), errors=settled)
     everywhere = [entry for entry in facts.records.cordons if entry.gpu is None]
     still = everywhere[0] if everywhere and target.gpu is not None else None
-    return Uncordoned(target, (*ended, *mine), settled, still)
+    return Uncordoned(target, (*ended, *mine), settled, still, opened)
 
 
 def deliver(session: Session, kept: KeptCordons) -> None:
@@ -171,7 +173,7 @@ def _concerns(target: Target, entry: Cordon, facts: HostFacts | None) -> bool:
     return entry.gpu == target.gpu or (facts is not None and entry.covers(target.gpu, facts.gpus))
 
 
-def _open_slots(session: Session, target: Target, facts: HostFacts) -> None:
+def _open_slots(session: Session, target: Target, facts: HostFacts) -> tuple[str, ...]:
     """Let slots whose services serve elsewhere be deployed to again; they stay stopped."""
     gone = [entry for entry in target.places if entry.slot_name in facts.records.moved]
     if gone:
@@ -181,6 +183,7 @@ def _open_slots(session: Session, target: Target, facts: HostFacts) -> None:
                 worker = session.router.worker(entry) if session.router else None
                 if session.router and worker:
                     session.router.forget(worker.name)
+    return tuple(entry.slot_name for entry in gone)
 
 
 def _settle(session: Session, target: Target, facts: HostFacts) -> int:

@@ -244,7 +244,11 @@ class Survey:
             why = "; ".join(
                 f"{entry.prospect.name}: {entry.rejections[0]}" for entry in found.judged
             )
-            refused = (f"no slot takes {known.name}: {why or 'the inventory has no other one'}",)
+            tail = ""
+            if move and not self.target:
+                tail = f"; its move to {move.target} was begun: name another TARGET to leave that"
+            why = why or "the inventory has no other one"
+            refused = (f"no slot takes {known.name}: {why}{tail}",)
         placed = replace(known, placement=found, target=found.chosen, refusals=refused)
         return replace(placed, downtime=downtime(placed, self._took(known)))
 

@@ -173,6 +173,7 @@ def _uncordoned_document(
                 "target": str(entry.target),
                 "ended": [{**cordon.to_json(), "kept": cordon.kept} for cordon in entry.ended],
                 "settled_errors": entry.settled,
+                "opened": list(entry.opened),
                 "still": entry.still.to_json() if entry.still else None,
             }
             for entry in done
@@ -186,6 +187,7 @@ def _say_uncordoned(entry: Uncordoned) -> None:
     if entry.settled:
         kinds = "kind" if entry.settled == 1 else "kinds"
         told.append(f"{entry.settled} {kinds} of errors in its kernel log are settled")
+    told += [f"slot {slot}, whose service has moved, is open again" for slot in entry.opened]
     said = "; ".join(told) or "it was not cordoned"
     output.stdout().print(f"{entry.target}: {escape(said)}")
     if entry.still:

@@ -62,6 +62,8 @@ class Unit:
 
     def __str__(self) -> str:
         """How messages show its state."""
+        if self.result == "exec-condition" and not self.running:
+            return "down: its last start was skipped, as its GPU is gone or its service has moved"
         parts = [f"{self.active} ({self.sub})"]
         if self.result and self.result != "success":
             parts.append(f"result {self.result}")
