@@ -16,7 +16,7 @@ from ddtreectl.gpu.classify import classify
 from ddtreectl.gpu.verdict import Finding, Verdict
 from ddtreectl.hosts.pool import on_each
 from ddtreectl.inventory.model import Inventory
-from ddtreectl.inventory.select import Place, Target, service_for
+from ddtreectl.inventory.select import Place, Target, checked, service_for
 from ddtreectl.inventory.service import BUNDLED, Mode, ServiceSpec
 from ddtreectl.plan.migration import MigrationPlan, SlotMove, downtime, steps
 from ddtreectl.plan.placement import Asked, Prospect, memory_by_weights, memory_held, place
@@ -191,7 +191,7 @@ class Survey:
                 base = service or service_for(self.inventory, entry, mode)
                 changed = {"mode": mode, "budget": asked.budget, "topk": asked.topk}
                 update = {key: value for key, value in changed.items() if value is not None}
-                service = ServiceSpec.model_validate({**base.model_dump(), **update})
+                service = checked({**base.model_dump(), **update})
                 source = source or "the command line"
         if service is None and facts is None:
             unknown = (

@@ -1,5 +1,6 @@
 """From the words of a command line to one host, one slot and one service."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -103,14 +104,18 @@ def service_for(
     settings.update({key: value for key, value in asked.items() if value is not None})
     gpus = ",".join(str(index) for index in place.slot.gpus)
     device = "cpu" if place.slot.device == "cpu" else f"cuda:{gpus}"
+    where = {"device": device, "address": place.slot.address, "port": place.slot.port}
+    return checked({**settings, "mode": mode, **where})
+
+
+def checked(values: Mapping[str, object]) -> ServiceSpec:
+    """The service with these values.
+
+    Raises:
+        UsageError: one of them is out of range.
+    """
     try:
-        return ServiceSpec(
-            **settings,
-            mode=mode,
-            device=device,
-            address=place.slot.address,
-            port=place.slot.port,
-        )
+        return ServiceSpec.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(step) for step in first["loc"])

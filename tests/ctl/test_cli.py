@@ -53,6 +53,12 @@ ERRORS: dict[str, tuple[list[str], int, str, str]] = {
         "error: `--budget` must be greater than or equal to 1",
         "",
     ),
+    "budget of what moves": (
+        ["--inventory", NOBODY_LISTENS, "migrate", "ct200", "--mode", "tree", "--budget", "0"],
+        2,
+        "error: `--budget` must be greater than or equal to 1",
+        "",
+    ),
     "several hosts": (
         ["--inventory", "inventories/fleet.yaml", "rollback"],
         2,
