@@ -10,6 +10,7 @@ import json
 from hashlib import sha256
 from shlex import quote
 
+from ddtreectl.apply.lock import RENEW_EVERY
 from ddtreectl.apply.session import Session
 from ddtreectl.hosts.fence import end_commands
 from ddtreectl.hosts.protocol import check
@@ -32,8 +33,9 @@ def script(place: Place, failed: int | None, back: Candidate | None, token: str)
 
     It takes the lock from the operator who was lost, so that one who was only cut off goes no
     further, and ends the commands that still run under it: a `systemctl stop` that hangs must not
-    go on once the old service is back. Until it is done it holds the lock itself, so that nobody
-    comes between. It marks generation `failed`, if there is one, as that.
+    go on once the old service is back. Until it is done it holds the lock itself and renews it, so
+    that nobody comes between, however long a model takes to load. It marks generation `failed`, if
+    there is one, as that.
     """
     layout, slot = place.layout, place.slot_name
     units = " ".join(quote(unit) for unit in slot_units(slot))
@@ -45,12 +47,16 @@ def script(place: Place, failed: int | None, back: Candidate | None, token: str)
     noted = json.dumps({"at": "%s", "operator": BY, **event}) + "\\n"
     lines = [
         "#!/bin/sh",
-        f"trap 'grep -qsF -e {own} {lock} && rm -f {lock}' EXIT",
+        f"trap 'kill $renewing 2>/dev/null; grep -qsF -e {own} {lock} && rm -f {lock}' EXIT",
         "now=$(date -u +%FT%T.%6N+00:00)",
         f"exec 9>>{quote(layout.root)}/.lock-guard && flock -w 10 9",
         f"rm -f {lock}",
         f'printf {quote(json.dumps(holder))} "$now" >{lock}.new && mv -T {lock}.new {lock}',
         "exec 9>&-",
+        f"while sleep {RENEW_EVERY:g}; do",
+        f"grep -qsF -e {own} {lock} && touch -c {lock} || exit",
+        "done &",
+        "renewing=$!",
         end_commands(token),
         f'printf {quote(noted)} "$now" >>{quote(layout.audit)}',
         f"systemctl stop {units}",

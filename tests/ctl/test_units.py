@@ -1,7 +1,9 @@
 """Units: text, check by systemd-analyze, the commands that run them, the revert script."""
 
+import os
 import shutil
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -202,3 +204,36 @@ def test_the_revert_script_brings_the_last_good_unit_back(tmp_path: Path) -> Non
     positions = [script.index(text) for text in order]
     assert positions == sorted(positions)
     assert "start" not in deadman.script(found, None, None, "token-7")
+
+
+def test_the_revert_script_holds_the_lock_however_long_a_model_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock that was not renewed for a minute would be taken over in the middle of it."""
+    monkeypatch.setattr(deadman, "RENEW_EVERY", 0.05)
+    found, _ = place("fleet.yaml", "ct200")
+    changed = {"root": str(tmp_path / "root"), "unit_dir": str(tmp_path / "units")}
+    found = replace(found, host=found.host.model_copy(update=changed))
+    lock, go_on = Path(found.layout.lock), tmp_path / "go on"
+    lock.parent.mkdir()
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "systemctl").write_text(
+        f'#!/bin/sh\nwhile [ ! -e "{go_on}" ]; do sleep 0.02; done\n'
+    )
+    (programs / "systemctl").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    script = deadman.script(found, None, None, "token-7")
+    with subprocess.Popen(["sh", "-c", script]) as process:
+        try:
+            end = time.monotonic() + 30
+            while not (lock.exists() and "the host itself" in lock.read_text()):
+                assert time.monotonic() < end, "it took no lock"
+            os.utime(lock, (0, 0))
+            while lock.stat().st_mtime == 0:
+                assert time.monotonic() < end, "it does not renew its lock"
+        finally:
+            go_on.touch()
+    assert process.returncode == 0
+    assert not lock.exists()
+    assert not list(lock.parent.glob("lock*"))
