@@ -51,9 +51,27 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+SECRET_ARGUMENTS = frozenset({"--api-key", "--admin-api-key", "--ssl-keyfile-password"})
+"""Arguments of SGLang whose value is a secret."""
+
+OWN_ARGUMENTS = frozenset(
+    {
+        *("--host", "--port", "--nccl-port", "--model-path", "--model"),
+        *("--tp-size", "--tensor-parallel-size", "--tp"),
+        *("--speculative-algorithm", "--speculative-draft-model-path"),
+    }
+)
+"""Arguments of SGLang that say which service of which slot it is: checks and swaps go by them."""
+
+
 def _argument(value: str) -> str:
     if not value.isprintable():
         raise ValueError(f"{value!r} holds a character that cannot be printed")
+    name = value.partition("=")[0].replace("_", "-")
+    if name in SECRET_ARGUMENTS:
+        raise ValueError(f"what `{name}` is given can be read by every user of the host")
+    if name in OWN_ARGUMENTS:
+        raise ValueError(f"`{name}` follows from the slot, its service and the mode")
     return value
 
 
@@ -70,7 +88,8 @@ class SglangSettings(Strict):
         mem_fraction_static: share of the GPU's memory for weights and caches.
         nccl_port: where the processes of the slot meet; by default the slot's port + 1000. No two
             slots of a host share it.
-        extra_args: more words for the command line, as they are; a patched SGLang has its own.
+        extra_args: more words for the command line, as they are; a patched SGLang has its own. None
+            that is a secret, and none that says which service it is.
     """
 
     attention_backend: Literal["auto", "triton", "flashinfer", "fa3", "fa4", "trtllm_mha"] = "auto"
