@@ -61,7 +61,7 @@ class Decoder:
         rows: int = 1,
         max_length: int,
         recurrent_state: RecurrentState = "exact",
-        device_rounds: bool | None = None,
+        device_rounds: bool = False,
     ) -> None:
         """Reserve the caches.
 
@@ -73,8 +73,8 @@ class Decoder:
             recurrent_state: "leak" lets siblings see each other's recurrent state, the unsafe
                 shortcut; for experiments that measure what it costs.
             device_rounds: whether rounds run without the host (`device_round.py`), their results
-                being read one round late; by default on a GPU only. Batches with a shadow request,
-                and leaking ones, are always led by the host.
+                being read one round late. Batches with a shadow request, and leaking ones, are
+                always led by the host.
 
         Raises:
             CheckpointError: the drafter does not fit.
@@ -87,8 +87,6 @@ class Decoder:
         self.rows, self.max_length = rows, max_length
         self.device = target.embed_tokens.weight.device
         dtype = target.embed_tokens.weight.dtype
-        if device_rounds is None:
-            device_rounds = self.device.type == "cuda"
         # The last round of a request may commit drafts beyond those that it still emits, and one
         # more round may run before its end is seen.
         block = 1 if drafter is None else drafter.config.block_size

@@ -55,9 +55,14 @@ class Engine:
         return self.target.config.max_position_embeddings
 
     def decoder(
-        self, *, rows: int = 1, max_length: int, recurrent_state: RecurrentState = "exact"
+        self,
+        *,
+        rows: int = 1,
+        max_length: int,
+        recurrent_state: RecurrentState = "exact",
+        device_rounds: bool = False,
     ) -> Decoder:
-        """Return a decoder with its own caches.
+        """Return a decoder with its own caches; see there for the arguments.
 
         Raises:
             RequestError: `max_length` is more than the model was made for.
@@ -73,6 +78,7 @@ class Engine:
             rows=rows,
             max_length=max_length,
             recurrent_state=recurrent_state,
+            device_rounds=device_rounds,
         )
 
 

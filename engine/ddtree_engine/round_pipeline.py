@@ -75,8 +75,6 @@ class GraphedRound:
             steps()
             steps()
         torch.cuda.synchronize(state.lengths.device)
-        # The graph reads the round's own tensors where they are, and does not keep them there.
-        self._steps = steps
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=pool):
             self._result = steps()

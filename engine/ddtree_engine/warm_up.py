@@ -93,8 +93,8 @@ def check_device_rounds(decoder: Decoder, *, budget: int, topk: int) -> None:
                     raise EngineError(
                         f"rounds on this device are not exact: `{left.mode}` chose another token "
                         f"than rounds led by the host, {left.gap:.3g} apart in logits",
-                        hint="run `ddtree-engine check`, and report the GPU, the driver and the "
-                        "versions of PyTorch and Triton",
+                        hint="serve with --rounds host; please report the GPU, the driver, the "
+                        "versions of PyTorch and Triton, and what `ddtree-engine check` says",
                     )
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddtree_engine.cli.model_arguments import add_model_arguments, load_from
+from ddtree_engine.cli.model_arguments import add_model_arguments, add_rounds_argument, load_from
 from ddtree_engine.errors import EngineError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ DEFAULT_MODES = "ar,linear,shadow,tree:16,tree:64"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `check`."""
     add_model_arguments(parser)
+    add_rounds_argument(parser)
     parser.add_argument(
         "--prompts",
         type=Path,
@@ -102,6 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     decoder = engine.decoder(
         max_length=max(map(len, encoded)) + arguments.max_tokens,
         recurrent_state=arguments.recurrent_state,
+        device_rounds=arguments.rounds == "device",
     )
     max_gap = MAX_GAP[engine.dtype] if arguments.max_gap is None else arguments.max_gap
     results: list[ModeResult] = []

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from ddtree_engine.cli.model_arguments import add_model_arguments, load_from
+from ddtree_engine.cli.model_arguments import add_model_arguments, add_rounds_argument, load_from
 from ddtree_engine.errors import EngineError, NotFiniteError
 
 SUMMARY = "Complete one prompt and print the text as it comes."
@@ -16,6 +16,7 @@ SUMMARY = "Complete one prompt and print the text as it comes."
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `generate`."""
     add_model_arguments(parser)
+    add_rounds_argument(parser)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--prompt", help="the prompt; without it, standard input")
     source.add_argument(
@@ -62,7 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
     sequence = Sequence(
         tokenizer.encode(prompt), arguments.max_tokens, params, speculation, tokenizer.eos_ids
     )
-    decoder = engine.decoder(max_length=len(sequence.prompt) + arguments.max_tokens)
+    decoder = engine.decoder(
+        max_length=len(sequence.prompt) + arguments.max_tokens,
+        device_rounds=arguments.rounds == "device",
+    )
     decoder.start(sequence)
     while not sequence.decoding:
         decoder.prefill(sequence)

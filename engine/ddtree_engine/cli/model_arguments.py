@@ -41,6 +41,17 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_rounds_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--rounds`."""
+    parser.add_argument(
+        "--rounds",
+        choices=["host", "device"],
+        default="host",
+        help="what leads a round: the host (default), or the device alone, on a GPU as one CUDA "
+        "graph",
+    )
+
+
 def drafter_name(arguments: argparse.Namespace) -> str | None:
     """Return what `--drafter` names, with its default resolved; None for no drafter."""
     if arguments.drafter is None:

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from ddtree_engine.cli.model_arguments import add_model_arguments, drafter_name
+from ddtree_engine.cli.model_arguments import add_model_arguments, add_rounds_argument, drafter_name
 from ddtree_engine.config import check_fit
 from ddtree_engine.config_file import read_drafter_config, read_target_config
 from ddtree_engine.server.logs import LEVELS, configure
@@ -18,6 +18,7 @@ SUMMARY = "Serve a model over HTTP, compatible with OpenAI's API."
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serve`."""
     add_model_arguments(parser)
+    add_rounds_argument(parser)
     speculation = parser.add_argument_group("speculation")
     speculation.add_argument(
         "--mode",
@@ -125,6 +126,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         served_model_name=name,
         drain_timeout=arguments.drain_timeout,
         recurrent_state=arguments.recurrent_state,
+        rounds=arguments.rounds,
         api_keys=keys,
     )
 

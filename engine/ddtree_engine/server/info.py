@@ -64,6 +64,7 @@ def _describe(service: Service, engine: Engine, context: int) -> dict[str, Any]:
         "topk": settings.topk,
         "block_size": None if drafter is None else drafter.config.block_size,
         "recurrent_state": settings.recurrent_state,
+        "rounds": settings.rounds,
         "backend": engine.backend,
         "device": str(engine.device),
         "dtype": engine.dtype,

@@ -152,6 +152,7 @@ class Service:
             rows=settings.max_running,
             max_length=_context(engine.max_context, settings.max_context),
             recurrent_state=settings.recurrent_state,
+            device_rounds=settings.rounds == "device",
         )
         self.notifier.status("warming up")
         begin = perf_counter()

@@ -53,7 +53,7 @@ def test_tokens_are_those_of_the_cpu_in_every_bucket(
     same = 0
     for rows in (1, 2, 4):
         found = requests(gpu, speculation, temperature)
-        run(Decoder(gpu.target, gpu.drafter, rows=rows, max_length=256), *found)
+        run(Decoder(gpu.target, gpu.drafter, rows=rows, max_length=256, device_rounds=True), *found)
         for one, other in zip(expected, found, strict=True):
             same += one.emitted == other.emitted
             if one.emitted != other.emitted:
@@ -68,7 +68,7 @@ def test_a_launch_waits_for_nothing(
     engines: tuple[Engine, Engine], speculation: Speculation
 ) -> None:
     gpu, _ = engines
-    decoder = Decoder(gpu.target, gpu.drafter, rows=4, max_length=256)
+    decoder = Decoder(gpu.target, gpu.drafter, rows=4, max_length=256, device_rounds=True)
     assert decoder.pipeline is not None
     for one in requests(gpu, speculation, 0.8):
         decoder.start(one)
@@ -92,7 +92,7 @@ def test_a_graph_keeps_what_it_reads(engines: tuple[Engine, Engine]) -> None:
     speculation = Speculation(Mode.TREE, budget=16, topk=8)
     emitted = []
     for _ in range(2):
-        decoder = Decoder(gpu.target, gpu.drafter, rows=1, max_length=256)
+        decoder = Decoder(gpu.target, gpu.drafter, rows=1, max_length=256, device_rounds=True)
         one, other = requests(gpu, speculation, 0.0)[:2]
         run(decoder, one)
         gc.collect()
@@ -102,5 +102,5 @@ def test_a_graph_keeps_what_it_reads(engines: tuple[Engine, Engine]) -> None:
         run(decoder, other)
         emitted.append(other.emitted)
     alone = requests(gpu, speculation, 0.0)[1]
-    run(Decoder(gpu.target, gpu.drafter, rows=1, max_length=256, device_rounds=False), alone)
+    run(Decoder(gpu.target, gpu.drafter, rows=1, max_length=256), alone)
     assert emitted == [alone.emitted] * 2

@@ -299,6 +299,7 @@ def test_health_ready_and_server_info(server: ServerProcess) -> None:
         8,
     )
     assert (info["block_size"], info["recurrent_state"]) == (6, "exact")
+    assert info["rounds"] == "host"
     assert (info["backend"], info["device"], info["dtype"]) == ("torch-cpu", "cpu", "float32")
     assert (info["max_running"], info["max_queue"], info["max_context"]) == (3, 64, 6_000)
     assert info["model"]["name"] == "tiny"
