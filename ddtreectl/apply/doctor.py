@@ -7,6 +7,7 @@ from ddtreectl.apply.verification import inspect, unused_by
 from ddtreectl.env import request
 from ddtreectl.env.backends import BACKENDS
 from ddtreectl.env.cuda import CPU, choose, unsuited
+from ddtreectl.env.lock import build_in
 from ddtreectl.env.request import accelerators
 from ddtreectl.env.verify import Expected
 from ddtreectl.errors import DdtreectlError, RefusedError, UnreachableError
@@ -107,7 +108,7 @@ def _environment(
     session: Session, facts: HostFacts, name: str, backend: str, record: Provisioned | None
 ) -> Iterator[Check]:
     host = accelerators(session.entry, facts)
-    build = record.build if record else name.split("-")[1]
+    build = record.build if record else build_in(name)
     expected = Expected(
         BACKENDS[backend],
         build=None if build == CPU else build,

@@ -233,7 +233,7 @@ class EnvironmentBuilder:
         """Remove the wheelhouses that no next build would be made from, and wheels of them alone.
 
         The store and a wheelhouse hold the same files by hard links: one that is left with a single
-        link is in no wheelhouse any more.
+        link is in no wheelhouse any more. One that was cut off may be gone on with for a day.
         """
         records = self._facts.records.provisioned.values()
         kept = {record.wheelhouse for record in records if record.backend != self._record.backend}
@@ -241,7 +241,7 @@ class EnvironmentBuilder:
         script = (
             "set -e; wheels=$1 houses=$2; shift 2; "
             'for d in "$houses"/*; do case " $* " in *" ${d##*/} "*) ;; *) rm -rf -- "$d";; esac; '
-            'done; find "$wheels" -type f -links 1 ! -name "*.part" -delete'
+            'done; find "$wheels" -type f -links 1 \\( ! -name "*.part" -o -mtime +0 \\) -delete'
         )
         words = ["sh", "-c", script, "ddtreectl-wheels", self._layout.wheels]
         done = self._host.run(

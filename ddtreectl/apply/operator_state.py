@@ -14,6 +14,16 @@ from ddtreectl.facts.output import json_object
 VARIABLE = "XDG_STATE_HOME"
 
 
+def state_folder() -> Path:
+    """Where ddtreectl keeps what it knows; a relative $XDG_STATE_HOME does not count, as XDG says.
+
+    Source: XDG Base Directory Specification 0.8, "Basics".
+    """
+    named = os.environ.get(VARIABLE, "")
+    base = Path(named) if named.startswith("/") else Path.home() / ".local/state"
+    return base / "ddtreectl"
+
+
 class OperatorState:
     """What an operator keeps of the hosts of one inventory.
 
@@ -25,8 +35,7 @@ class OperatorState:
     def __init__(self, inventory: Path, what: str) -> None:
         self._inventory = str(inventory.resolve())
         name = hashlib.sha256(self._inventory.encode()).hexdigest()[:16]
-        state = Path(os.environ.get(VARIABLE) or Path.home() / ".local/state")
-        self.path = state / "ddtreectl" / f"{what}-{name}.json"
+        self.path = state_folder() / f"{what}-{name}.json"
 
     def read(self) -> dict[str, object]:
         """What is kept, by host; nothing where there is no file, or none that can be read."""

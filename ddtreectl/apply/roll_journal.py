@@ -6,7 +6,6 @@ was interrupted there.
 """
 
 import json
-import os
 import secrets
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -16,11 +15,10 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ddtreectl.apply.operator import Operator, now
+from ddtreectl.apply.operator_state import VARIABLE, state_folder
 from ddtreectl.apply.roll import Result, Rules, Target
 from ddtreectl.errors import DdtreectlError, UsageError
 from ddtreectl.inventory.service import Mode
-
-VARIABLE = "XDG_STATE_HOME"
 
 
 class Request(BaseModel):
@@ -152,9 +150,7 @@ def fingerprint(inventory: Path) -> str:
 
 def folder() -> Path:
     """Where journals are kept."""
-    named = os.environ.get(VARIABLE, "")
-    base = Path(named) if named.startswith("/") else Path.home() / ".local/state"
-    return base / "ddtreectl" / "rolls"
+    return state_folder() / "rolls"
 
 
 def find(name: str, inventory: Path) -> RollJournal:

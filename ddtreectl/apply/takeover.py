@@ -19,6 +19,7 @@ from ddtreectl.env import build
 from ddtreectl.env.backends import BACKENDS, Backend, BackendName
 from ddtreectl.env.cuda import CPU
 from ddtreectl.env.inspection import Inspection
+from ddtreectl.env.lock import build_in
 from ddtreectl.env.request import accelerators
 from ddtreectl.env.takeover import Destination, Origin, mismatches
 from ddtreectl.env.verify import Expected
@@ -154,7 +155,7 @@ class Takeover:
             name=source.host.name,
             found=self._found,
             backend=backend,
-            build=str(self._marker.get("build") or name.split("-")[1]),
+            build=str(self._marker.get("build") or build_in(name)),
             environments=source.layout.environments,
             engine=str(self._marker.get("engine") or ""),
         )

@@ -68,6 +68,11 @@ class EnvironmentLock:
         return f"{self.backend.name}-{self.build}-{digest}"
 
 
+def build_in(name: str) -> str:
+    """The CUDA build that the name of an environment has; nothing where it has none."""
+    return name.partition("-")[2].rpartition("-")[0]
+
+
 def pinned(package: str, constraints: str) -> str:
     """The version that `constraints` pins a package to.
 
