@@ -56,11 +56,6 @@ class Move:
         return self.target.partition("/")[0]
 
     @property
-    def target_slot(self) -> str:
-        """The slot of that host."""
-        return self.target.partition("/")[2]
-
-    @property
     def pending(self) -> bool:
         """Whether the target serves and the source may as well."""
         return self.state == "moved"
