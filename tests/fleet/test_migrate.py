@@ -334,3 +334,22 @@ def test_a_unit_does_not_restart_on_a_gpu_that_is_gone(night: Night) -> None:
     source.set_gpus(source.healthy_gpus)
     source.says(f"systemctl start {unit}")
     assert night.stayed()
+
+
+def test_the_model_is_copied_where_it_is_missing(night: Night) -> None:
+    folder, file = "/srv/models/m", "model.safetensors"
+    night.source.says(
+        f"mkdir -p {folder} && cd {folder} && echo '{{}}' >config.json && "
+        f"head -c 20M /dev/urandom >{file}"
+    )
+    model = ("--model", folder, "--drafter", folder)
+    done = night.run("deploy", night.source.name, "--mode", "tree", "--budget", "16", *model)
+    assert done.returncode == 0, done.stderr
+    done = night.migrate("--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert "copy-weights" in document["seconds"]
+    assert document["plan"]["moves"][0]["service"]["model"] == folder
+    assert night.moved()
+    sums = [host.says(f"cd {folder} && sha256sum {file} config.json") for host in night.hosts]
+    assert sums[0] == sums[1]
