@@ -184,15 +184,31 @@ def rejections(asked: Asked, prospect: Prospect) -> Iterator[str]:
     if facts is None:
         yield prospect.unreachable or "its host cannot be reached"
         return
-    yield from _occupied(target, facts)
+    there = _is_there(asked, target, facts)
+    if not there:
+        yield from _occupied(target, facts)
     if prospect.misfit:
         yield prospect.misfit
     free = free_mib(prospect)
-    if asked.memory_mib is not None and free is not None and free < asked.memory_mib:
-        yield f"{free} MiB of its GPU are free, and the service needs {asked.memory_mib} MiB"
+    needed = 0 if there else asked.memory_mib
+    if needed is not None and free is not None and free < needed:
+        yield f"{free} MiB of its GPU are free, and the service needs {needed} MiB"
     for folder in prospect.missing:
         yield f"the model `{folder}` is not there, and no host that can be reached has it"
     yield from prospect.refusals
+
+
+def _is_there(asked: Asked, target: Place, facts: HostFacts) -> bool:
+    """Whether it is the asked service that serves there: its move was interrupted after that."""
+    come, now = facts.records.arrived.get(target.slot_name), serving(target, facts)
+    if come is None or come.state != "moving" or now is None or now.service is None:
+        return False
+    source = f"{asked.source.host_name}/{asked.source.slot_name}"
+    alike = all(
+        getattr(now.service, name) == getattr(asked.service, name)
+        for name in ("backend", "model", "mode", "budget", "topk")
+    )
+    return come.source == source and alike
 
 
 def _occupied(target: Place, facts: HostFacts) -> Iterator[str]:

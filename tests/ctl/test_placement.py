@@ -57,6 +57,10 @@ def prospect(case: dict[str, Any]) -> Prospect:
         ),
     )
     facts = replace(BARE, gpus=Gpus("ok", "580", cards), records=records)
+    if "came_from" in case:
+        content = {"source": case["came_from"], "state": "moving"}
+        records = replace(records, arrived={found.slot_name: move(content)})
+        facts = replace(facts, records=records)
     if case.get("serves"):
         running = replace(SERVING.units[TREE], name=unit)
         facts = replace(facts, units={unit: running}, unit_files={unit: unit_text(1, "tree")})
