@@ -10,7 +10,7 @@ import json
 from hashlib import sha256
 from shlex import quote
 
-from ddtreectl.apply.lock import RENEW_EVERY
+from ddtreectl.apply.lock import GUARD, RENEW_EVERY
 from ddtreectl.apply.session import Session
 from ddtreectl.hosts.fence import end_commands
 from ddtreectl.hosts.protocol import check
@@ -49,7 +49,7 @@ def script(place: Place, failed: int | None, back: Candidate | None, token: str)
         "#!/bin/sh",
         f"trap 'kill $renewing 2>/dev/null; grep -qsF -e {own} {lock} && rm -f {lock}' EXIT",
         "now=$(date -u +%FT%T.%6N+00:00)",
-        f"exec 9>>{quote(layout.root)}/.lock-guard && flock -w 10 9",
+        f"exec 9>>{quote(layout.root)}/{GUARD} && flock -w 10 9",
         f"rm -f {lock}",
         f'printf {quote(json.dumps(holder))} "$now" >{lock}.new && mv -T {lock}.new {lock}',
         "exec 9>&-",

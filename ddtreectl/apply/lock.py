@@ -32,6 +32,10 @@ RENEWALS = 4
 STALE_AFTER = 60.0
 LOOK_EVERY = 2.0
 _DEADLINE = 30.0
+GUARD = ".lock-guard"
+BALLAST = 8192
+"""Bytes in the guard file that make room for a lock on a full disk, so that `prune` can free it."""
+
 _HELD, _TAKEN = 75, 76
 _WIND_UP = "systemctl try-restart 'ddtree-revert-*.timer' 2>/dev/null; true"
 
@@ -139,11 +143,13 @@ class HostLock:
         content = {"owner": self._operator.user, **asdict(self._operator)}
         content |= {"since": now(), "token": self._token}
         del content["user"]
-        path = quote(self._path)
+        path, guard = quote(self._path), quote(f"{self._root}/{GUARD}")
         make = (
             f'if [ -e {path} ]; then echo "$(($(date +%s) - $(stat -c %Y {path})))"; '
             f"sha256sum <{path}; cat {path}; exit {_HELD}; fi; "
-            f"cat >{path}.new && mv {path}.new {path} && {{ {_WIND_UP}; }}"
+            f'owner=$(cat); write() {{ printf %s "$owner" >{path}.new && mv {path}.new {path}; }}; '
+            f"if write; then [ -s {guard} ] || head -c {BALLAST} /dev/urandom >{guard}; "
+            f"else : >{guard}; write || exit 1; fi; {_WIND_UP}"
         )
         writable = f"is the disk of {self._root} full, or mounted read-only?"
         for _ in range(2):
@@ -208,7 +214,5 @@ class HostLock:
 
     def _guarded(self, command: str, stdin: str = "") -> Result:
         root = quote(self._root)
-        script = (
-            f"mkdir -p {root} && exec 9>>{root}/.lock-guard && flock -w 10 9 && {{ {command}; }}"
-        )
+        script = f"mkdir -p {root} && exec 9>>{root}/{GUARD} && flock -w 10 9 && {{ {command}; }}"
         return self._host.run(["sh", "-c", script], deadline=_DEADLINE, stdin=stdin)

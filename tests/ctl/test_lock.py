@@ -159,7 +159,7 @@ def test_a_lock_that_cannot_be_renewed_is_not_lost(
 ) -> None:
     monkeypatch.setattr(lock_module, "RENEW_EVERY", 0.05)
     lock = lock_of(layout)
-    guard = Path(layout.root) / ".lock-guard"
+    guard = Path(layout.root) / lock_module.GUARD
     with lock.held(interrupts, QUIET):
         guard.unlink()
         guard.mkdir()

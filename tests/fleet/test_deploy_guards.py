@@ -202,6 +202,20 @@ def test_prune_leaves_the_way_back(operator: Deployer) -> None:
     operator.assert_as_found()
 
 
+def test_prune_makes_room_on_a_disk_that_is_full(operator: Deployer) -> None:
+    begun = operator.host.root / "var/lib/ddtree/environments/engine-cpu-0123456789ab"
+    operator.host.says(f"mkdir -p /var/lib/ddtree/environments/{begun.name}")
+    operator.host.says("dd if=/dev/urandom bs=1M count=1 of=$(echo /var/lib/*/*/engine-*9ab)/part")
+    operator.host.fill(0)
+    done = operator.run("prune", "h1", "--json")
+    assert done.returncode == 0, done.stderr
+    assert begun.name in json.loads(done.stdout)["environments"]
+    assert not begun.exists()
+    assert "h1: no lock" in operator.run("lock", "status", "h1").stdout
+    operator.host.heal()
+    operator.assert_as_found()
+
+
 # ---- rolls ----
 
 
