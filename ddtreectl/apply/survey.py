@@ -279,9 +279,12 @@ class Survey:
             else:
                 missing.append(folder)
         folders = facts.folders | {known.service.model, known.service.drafter}
-        wish, request = new_generation(
-            entry, moved_to(known.service, entry), replace(facts, folders=frozenset(folders))
-        )
+        try:
+            wish, request = new_generation(
+                entry, moved_to(known.service, entry), replace(facts, folders=frozenset(folders))
+            )
+        except UsageError as error:  # its wheelhouse is not here: other slots may do all the same
+            return Prospect(entry, facts, refusals=(error.message,))
         build = build_of(request.choice.build) if request else None
         return Prospect(
             place=entry,

@@ -17,6 +17,7 @@ from ddtreectl.facts.driver import Driver
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.facts.moves import move
 from ddtreectl.facts.records import Records
+from ddtreectl.inventory.environment import EnvironmentSettings
 from ddtreectl.inventory.loader import load as load_inventory
 from ddtreectl.inventory.select import find_target
 from ddtreectl.inventory.service import Mode
@@ -180,3 +181,13 @@ def test_what_was_begun_goes_on_from_any_machine(
         "ct200": replace(bare, records=replace(bare.records, arrived={"gpu1": arrived})),
     }
     assert [step.action for step in survey.plan().steps] == steps
+
+
+def test_a_wheelhouse_that_is_not_here_speaks_against_its_host_alone(survey: Survey) -> None:
+    session = survey.sessions["ct200"]
+    settings = EnvironmentSettings(wheelhouse="/nowhere")
+    session.entry = session.entry.model_copy(update={"environment": settings})
+    planned = plan(survey, HEALTHY, HEALTHY)
+    assert planned.refusals == (
+        "no slot takes ct129/gpu1: ct200/gpu1: the wheelhouse `/nowhere` is no folder",
+    )
