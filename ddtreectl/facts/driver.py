@@ -11,7 +11,7 @@ from shlex import quote
 from ddtreectl.facts.output import Output
 
 _VERSION = re.compile(r"\d+(?:\.\d+){1,3}")
-_HEADINGS = frozenset({"module", "proc", "present", "library", "smi"})
+_HEADINGS = frozenset({"module", "proc", "present", "library", "uvm", "smi"})
 SMI_TIMEOUT = 5
 
 
@@ -23,11 +23,13 @@ class Driver:
         version: of the kernel module that is loaded; None where none is.
         library: of the user-space library `libcuda.so.1`; None where there is none.
         gpus: how many NVIDIA GPUs the kernel sees, with a driver or without.
+        uvm: whether /dev/nvidia-uvm, which CUDA needs, is there beside /dev/nvidiactl.
     """
 
     version: str | None = None
     library: str | None = None
     gpus: int = 0
+    uvm: bool = True
 
     @property
     def numbers(self) -> tuple[int, ...] | None:
@@ -46,10 +48,11 @@ def command(root: str = "") -> str:
     The order of the sources: the module in /sys, /proc/driver/nvidia, then nvidia-smi.
 
     Args:
-        root: the folder in which /sys and /proc are.
+        root: the folder in which /sys, /proc and /dev are.
     """
     module = quote(f"{root}/sys/module/nvidia/version")
     proc = quote(f"{root}/proc/driver/nvidia")
+    device = quote(f"{root}/dev/")
     smi = "nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null"
     # Class 0x03 is a display controller, which every GPU is, also one that shows no picture.
     pci = (
@@ -63,6 +66,7 @@ def command(root: str = "") -> str:
         f"echo present; {{ {pci}; ls {proc}/gpus 2>/dev/null; }} | sort -u; "
         "echo library; PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null "
         "| sed -n 's/.*libcuda\\.so\\.1 .*=> //p' | head -n 1 | xargs -r readlink -f; "
+        f"echo uvm; [ ! -e {device}nvidiactl ] || [ -e {device}nvidia-uvm ] || echo missing; "
         f"[ -e {module} ] || [ -e {proc}/version ] || ! command -v nvidia-smi >/dev/null "
         f"|| {{ echo smi; timeout -s KILL {SMI_TIMEOUT} sh -c {quote(smi)} | head -n 1; }}; true"
     )
@@ -84,6 +88,7 @@ def parse(output: Output) -> Driver:
         version=next((version for version in versions if version), None),
         library=_first([library]),
         gpus=len(present),
+        uvm="missing" not in said["uvm"],
     )
 
 

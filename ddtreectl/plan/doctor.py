@@ -154,6 +154,14 @@ def _driver(entry: HostEntry, facts: HostFacts) -> Iterator[Check]:
             cause="the driver was upgraded, and the kernel still runs the old module",
             hint="reboot the host; nothing on its GPUs can start until then",
         )
+    elif not driver.uvm:
+        yield Check(
+            "driver",
+            "warning",
+            "/dev/nvidia-uvm is not there, and CUDA needs it",
+            cause="a service may use the devices that are there when it starts, and make none",
+            hint="`nvidia-modprobe -c=0 -u` on the host makes it; have that done at each boot",
+        )
     else:
         yield Check("driver", "ok", f"driver {driver.version}")
 

@@ -68,6 +68,10 @@ def test_all_is_well() -> None:
             {"driver": Driver("570.86.15", "580.95.05", 2)},
             *("driver", "failed", "runs driver 570.86.15, and its library is 580.95.05"),
         ),
+        (
+            {"driver": Driver("580.95.05", "580.95.05", 2, uvm=False)},
+            *("driver", "warning", "/dev/nvidia-uvm is not there"),
+        ),
         ({"gpus": Gpus("ok", "580", CARDS[:1])}, "gpu", "failed", "GPU 1 is not there"),
         (
             {"gpus": Gpus("ok", "580", (CARDS[0], replace(CARDS[1], fault="lost")))},

@@ -162,6 +162,12 @@ def test_the_kernel_tells_of_driver_and_gpus_without_touching_one(tmp_path: Path
     (tmp_path / "sys/module/nvidia").mkdir(parents=True)
     (tmp_path / "sys/module/nvidia/version").write_text("580.95.05\n")
     assert found().version == "580.95.05"
+    (tmp_path / "dev").mkdir()
+    assert found().uvm  # nobody has used the driver yet
+    (tmp_path / "dev/nvidiactl").touch()
+    assert not found().uvm
+    (tmp_path / "dev/nvidia-uvm").touch()
+    assert found().uvm
 
 
 def run(sections: dict[str, Section], python: str = sys.executable) -> dict[str, Output]:
