@@ -37,7 +37,10 @@ WRAPPER = "wrapper.service"
 NAMES = ("ct129", "ct200")
 TREE16 = ("tree", 16, "healthy")
 FULL = bool(os.environ.get("FULL"))
-"""Whether every sign is tried on real hosts; `test_migration_matrix` plans for each of them."""
+"""Whether every sign and step is tried on real hosts, and not a choice of them.
+
+`test_migration_matrix` plans for every sign, and for every state that a migration can be left in.
+"""
 
 
 class Night(Operator):
@@ -215,7 +218,7 @@ SICK: dict[str, tuple[Callable[[Host], None], str, str]] = {
 """What is wrong with the source, the verdict on it, and what is cordoned first."""
 
 
-@pytest.mark.parametrize("sign", SICK if FULL else ["xid-drain", "missing", "hang"])
+@pytest.mark.parametrize("sign", SICK if FULL else ["missing"])
 def test_a_service_leaves_a_sick_source(night: Night, sign: str) -> None:
     hurt, verdict, cordon = SICK[sign]
     hurt(night.source)
@@ -230,7 +233,7 @@ def test_a_service_leaves_a_sick_source(night: Night, sign: str) -> None:
     assert night.moved()
 
 
-@pytest.mark.parametrize("fault", ["cut", "freeze"])
+@pytest.mark.parametrize("fault", ["cut", "freeze"] if FULL else ["cut"])
 def test_a_source_out_of_reach_is_fenced_at_first_contact(night: Night, fault: str) -> None:
     assert night.status(night.source.name)["services"]  # which the operator remembers
     getattr(night.source, fault)()
@@ -301,7 +304,7 @@ STEPS = {step.action: step.title.split()[0] for step in steps([moving()], cordon
 """The first word of each step of a migration, as it is said when the step begins."""
 
 
-@pytest.mark.parametrize("action", STEPS)
+@pytest.mark.parametrize("action", STEPS if FULL else [MoveAction.START, MoveAction.MARK_MOVED])
 def test_a_migration_whose_operator_is_lost_goes_on(night: Night, action: MoveAction) -> None:
     """The operator is killed when a step begins: nothing is lost, and nothing serves twice."""
     night.source.log(UNCONTAINED)
