@@ -20,6 +20,22 @@ if TYPE_CHECKING:
 VARIABLE = "DDTREECTL_INVENTORY"
 DEFAULT = "local.yaml"
 
+
+def _one_line(reason: str) -> str:
+    """A reason is shown beside what others wrote, so it may not look like more lines of that."""
+    if not reason.strip():
+        raise UsageError("`--reason` is empty")
+    if len(reason.splitlines()) > 1:
+        raise UsageError("`--reason` has several lines", hint="say it in one")
+    return reason.strip()
+
+
+Reason = Annotated[
+    str,
+    typer.Option(
+        "--reason", callback=_one_line, help="Why; kept on the host, and shown to others."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 HostName = Annotated[str, typer.Argument(metavar="HOST", help="A host of the inventory.")]
 SlotName = Annotated[

@@ -14,7 +14,7 @@ from ddtreectl.apply.interrupts import InterruptedByOperatorError, Interrupts
 from ddtreectl.apply.kept_cordons import KeptCordons
 from ddtreectl.apply.session import Session
 from ddtreectl.cli import output
-from ddtreectl.cli.context import Context, Json, context
+from ddtreectl.cli.context import Context, Json, Reason, context
 from ddtreectl.errors import DdtreectlError, ExitCode
 from ddtreectl.inventory.select import Place, Target, find_target
 
@@ -35,7 +35,7 @@ class _Opened:
 def cordon(
     ctx: typer.Context,
     targets: Targets,
-    reason: Annotated[str, typer.Option("--reason", help="Why; shown to whoever is refused.")],
+    reason: Reason,
     as_json: Json = False,
 ) -> int:
     """Have nothing more started on hosts or GPUs. What runs there goes on.
@@ -82,9 +82,7 @@ def uncordon(ctx: typer.Context, targets: Targets, as_json: Json = False) -> int
 def drain(
     ctx: typer.Context,
     targets: Targets,
-    reason: Annotated[
-        str, typer.Option("--reason", help="Why; shown to whoever is refused.")
-    ] = "drained",
+    reason: Reason = "drained",
     as_json: Json = False,
 ) -> int:
     """Cordon hosts or GPUs, all of them first, and stop their services gracefully.

@@ -8,8 +8,8 @@ from ddtreectl.apply.lock import HostLock, stale
 from ddtreectl.apply.session import Session
 from ddtreectl.cli import output
 from ddtreectl.cli.commands import exiting
-from ddtreectl.cli.context import Context, Json, context
-from ddtreectl.errors import ExitCode, UsageError
+from ddtreectl.cli.context import Context, Json, Reason, context
+from ddtreectl.errors import ExitCode
 from ddtreectl.facts.records import LockOwner
 
 Host = Annotated[
@@ -33,7 +33,7 @@ def status(ctx: typer.Context, host: Host = None, as_json: Json = False) -> int:
 
 def break_(
     ctx: typer.Context,
-    reason: Annotated[str, typer.Option("--reason", help="Why, for the audit log of the host.")],
+    reason: Reason,
     host: Host = None,
     as_json: Json = False,
 ) -> int:
@@ -42,8 +42,6 @@ def break_(
     Their swap, if they were in one, is set right by the next deploy, rollback or stop, or by the
     host itself.
     """
-    if not reason.strip():
-        raise UsageError("`--reason` is empty")
     session, found = _look(context(ctx), host)
     name = session.host.name
     broken = False

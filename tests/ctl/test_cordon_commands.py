@@ -73,6 +73,16 @@ def test_a_target_is_a_host_or_an_index(
     assert not state.exists()
 
 
+@pytest.mark.parametrize("reason", ["", " \n", "fans\nGPU 1: ok", "fans\u2028GPU 1: ok"])
+@pytest.mark.parametrize("words", [["cordon", "ct129"], ["drain", "ct129"], ["lock", "break"]])
+def test_a_reason_is_one_line(
+    words: list[str], reason: str, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["--inventory", NOBODY_LISTENS, *words, "--reason", reason]) == 2
+    assert "`--reason`" in capsys.readouterr().err
+    assert not state.exists()
+
+
 def test_a_state_folder_that_cannot_be_written_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
