@@ -42,6 +42,7 @@ class Check:
         job: process id of the start job, where it runs apart.
         run: the run that is being checked, once it is known.
         answer: the last HTTP answer, for evidence.
+        given_up: whether the last look found the start job gone and no run.
     """
 
     session: Session
@@ -51,6 +52,7 @@ class Check:
     run: Run | None = None
     answer: Answer | None = None
     model_name: str = ""
+    given_up: bool = False
 
     @property
     def service(self) -> ServiceSpec:
@@ -206,7 +208,10 @@ class Check:
         """Fail as soon as the unit has ended; systemd may be about to start it again."""
         waiting = self.job is not None and self.job in facts.processes
         ended = unit.active == "failed" or unit.sub == "auto-restart" or bool(unit.restarts)
-        if ended or (unit.active == "inactive" and self.job is not None and not waiting):
+        # A look is no instant: the job may have brought the unit up and gone between the two.
+        given_up = unit.active == "inactive" and self.job is not None and not waiting
+        self.given_up, given_up = given_up, given_up and self.given_up
+        if ended or given_up:
             raise StepError(
                 f"unit `{self.candidate.unit}` ended: {unit}",
                 hint=LOST[1],

@@ -49,7 +49,7 @@ def elf(path: Path) -> dict[str, Any] | None:
         with data:
             try:
                 return _dynamic(data)
-            except (struct.error, KeyError, StopIteration, IndexError, ValueError):
+            except (struct.error, KeyError, StopIteration, IndexError, OverflowError, ValueError):
                 return None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ddtreectl.env.inspect_environment import cxx11_abi, elf
@@ -91,6 +91,7 @@ def test_the_string_that_a_symbol_of_torch_takes(name: str, abi: bool | None) ->
 
 
 @given(data=st.binary(max_size=300), cut=st.integers(0, 600), at=st.integers(0, 600))
+@example(data=b"\0\0\0\0\0\0\x80", cut=160, at=129)  # an offset of 2**63
 def test_a_damaged_library_is_no_library(
     data: bytes, cut: int, at: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
