@@ -6,6 +6,7 @@ nothing, writes no time stamps, and its `start` waits for READY=1 in the foregro
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from shlex import join, quote
 from typing import Protocol
 
@@ -107,6 +108,15 @@ class Systemd:
         return ["journalctl", "--no-pager", "-o", "short-iso", "-u", unit, "-n", str(lines), *more]
 
 
+LONGEST_ROOT = 40
+"""Characters of a root below which a unit's socket keeps within the 108 of an address."""
+
+
+def socket_folder(root: str) -> str:
+    """Where the sockets of units are whose root is too long for them to be below it."""
+    return f"/run/ddtree-{sha256(root.encode()).hexdigest()[:16]}"
+
+
 @dataclass(frozen=True)
 class Replacement:
     """docker-systemctl-replacement.
@@ -124,6 +134,10 @@ class Replacement:
         # A clean environment: it would hand the operator's down to the service.
         clean = ["env", "-i", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
         home = ["HOME=/root", "LANG=C.UTF-8"]
+        if len(self.root) > LONGEST_ROOT:
+            # The socket on which a service says that it is ready has no room below such a root, and
+            # goes where temporary files are, under the unit's name: not where others have theirs.
+            home.append(f"TMPDIR={socket_folder(self.root)}")
         return [*clean, *home, self.python, "-m", "systemctl2.systemctl", *root, *words]
 
     def show(self, units: Sequence[str]) -> str:

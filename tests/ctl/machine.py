@@ -15,6 +15,7 @@ from ddtreectl.env.backends import BACKENDS
 from ddtreectl.env.lock import EnvironmentLock, pinned
 from ddtreectl.facts import python as python_fact
 from ddtreectl.facts.output import Output
+from ddtreectl.units.supervisor import socket_folder
 
 DATA = Path(__file__).parent / "data"
 REPOSITORY = Path(__file__).parents[2]
@@ -134,7 +135,8 @@ class Machine:
             process.communicate()
         for pid in self.processes_of_slot():
             os.kill(pid, signal.SIGKILL)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for folder in (self.folder, socket_folder(str(self.folder))):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def has(process: Path, variable: bytes) -> bool:

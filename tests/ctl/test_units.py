@@ -1,6 +1,7 @@
 """Units: text, check by systemd-analyze, the commands that run them, the revert script."""
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -184,6 +185,16 @@ def test_the_replacement_hands_no_environment_down() -> None:
     command = replacement.stop("u.service")
     assert command[:2] == ["env", "-i"]
     assert command[-3:] == ["--root=/tmp/a/b", "stop", "u.service"]
+
+
+def test_two_roots_share_no_socket() -> None:
+    """Docker-systemctl-replacement puts a notify socket whose path is too long into $TMPDIR."""
+    folders = []
+    for root in ("/a" * 60, "/b" * 60):
+        command = Replacement("/opt/python", root).start("u.service", 5)[-1]
+        folders.append(re.findall(r"TMPDIR=(/run/\S+)", command))
+    assert [len(found) for found in folders] == [1, 1]
+    assert folders[0] != folders[1]
 
 
 def test_the_revert_script_brings_the_last_good_unit_back(tmp_path: Path) -> None:
