@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # Tests share expensive fixtures within a file; each process holds a PyTorch of its own.
-PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .PHONY: help setup demo test test-fast test-fleet lab bench-fleet lint format docs clean
 .DEFAULT_GOAL := help
