@@ -126,8 +126,12 @@ def test_a_key_that_is_not_let_in_is_offered_once(
     assert f"offered {key}" in done.stdout
 
     def attempts() -> list[str]:
-        """What sshd says of them when a connection ends, which the journal has a moment later."""
-        said = fleet.hosts["h1"].says(f"journalctl -u ssh --since @{int(begun)} -o cat --no-pager")
+        """What sshd says of them when a connection ends, which the journal has a moment later.
+
+        By the name that sshd gives itself: whose unit a process was, the journal cannot find out
+        once it has ended.
+        """
+        said = fleet.hosts["h1"].says(f"journalctl -t sshd --since @{int(begun)} -o cat --no-pager")
         return [line for line in said.splitlines() if "authenticating user root" in line]
 
     assert len(until(attempts, "sshd has told of it")) == 1
