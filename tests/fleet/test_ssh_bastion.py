@@ -31,7 +31,7 @@ def operator(hidden_fleet: Fleet, tmp_path: Path) -> Iterator[Operator]:
 
 def logins(fleet: Fleet) -> int:
     """How many connections the bastion has let in so far, other than the one that asks."""
-    journal = fleet.hosts["h1"].says("journalctl --sync; journalctl -u ssh -b -o cat --no-pager")
+    journal = fleet.hosts["h1"].says("journalctl --sync; journalctl -t sshd -b -o cat --no-pager")
     return sum("Accepted publickey" in line for line in journal.splitlines())
 
 
