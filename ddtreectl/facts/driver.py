@@ -21,13 +21,13 @@ class Driver:
 
     Attributes:
         version: of the kernel module that is loaded; None where none is.
-        library: of the user-space library `libcuda.so.1`; None where there is none.
+        user_space: of the user-space part, `libcuda.so.1`; None where there is none.
         gpus: how many NVIDIA GPUs the kernel sees, with a driver or without.
         uvm: whether /dev/nvidia-uvm, which CUDA needs, is there beside /dev/nvidiactl.
     """
 
     version: str | None = None
-    library: str | None = None
+    user_space: str | None = None
     gpus: int = 0
     uvm: bool = True
 
@@ -86,7 +86,7 @@ def parse(output: Output) -> Driver:
     library = "\n".join(said["library"]).rpartition("libcuda.so.")[2]
     return Driver(
         version=next((version for version in versions if version), None),
-        library=_first([library]),
+        user_space=_first([library]),
         gpus=len(present),
         uvm="missing" not in said["uvm"],
     )

@@ -242,7 +242,7 @@ def _driver_signs(facts: HostFacts, wanted: int) -> Iterator[tuple[str, str]]:
     log = facts.kernel_log
     if log.now is not None and log.source is None:
         yield "unread-log", ""
-    module, library = facts.driver.version, facts.driver.library
+    module, library = facts.driver.version, facts.driver.user_space
     if module and library and module != library and "mismatch" not in seen:
         yield "mismatch", f"module {module}, library {library}"
 

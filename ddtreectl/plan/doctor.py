@@ -146,11 +146,11 @@ def _driver(entry: HostEntry, facts: HostFacts) -> Iterator[Check]:
             "no NVIDIA driver is loaded, and services of the host use GPUs",
             hint="install a driver and load it: `modprobe nvidia`",
         )
-    elif driver.library is not None and driver.library != driver.version:
+    elif driver.user_space is not None and driver.user_space != driver.version:
         yield Check(
             "driver",
             "failed",
-            f"the kernel runs driver {driver.version}, and its library is {driver.library}",
+            f"the kernel runs driver {driver.version}, and its library is {driver.user_space}",
             cause="the driver was upgraded, and the kernel still runs the old module",
             hint="reboot the host; nothing on its GPUs can start until then",
         )
