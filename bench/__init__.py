@@ -1,1 +1,1 @@
-"""Benchmarks of ddtreectl against other tools."""
+"""Benchmarks: ddtreectl against other tools, and the engine's kernels one by one."""

@@ -20,7 +20,7 @@ HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 
 
 def pages() -> list[Path]:
-    folders = ("docs", "engine", "tests", "benchmarks")
+    folders = ("docs", "engine", "tests", "bench")
     found = [*REPOSITORY.glob("*.md"), *(REPOSITORY / ".").glob("*/README.md")]
     for folder in folders:
         found += (REPOSITORY / folder).rglob("*.md")

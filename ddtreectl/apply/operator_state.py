@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,34 @@ def state_folder() -> Path:
     named = os.environ.get(VARIABLE, "")
     base = Path(named) if named.startswith("/") else Path.home() / ".local/state"
     return base / "ddtreectl"
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        yield
+    except OSError as error:
+        raise DdtreectlError(
+            f"`{path}` cannot be written",
+            cause=error.strerror or str(error),
+            hint=f"${VARIABLE} names another folder",
+        ) from error
+
+
+def write(path: Path, text: str) -> None:
+    """Put a file there as a whole, whoever else writes it at the same time.
+
+    Raises:
+        DdtreectlError: it cannot be written.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    with _writing(path):
+        try:
+            fresh.write_text(text)
+            fresh.replace(path)
+        finally:
+            fresh.unlink(missing_ok=True)
 
 
 class OperatorState:
@@ -57,19 +86,9 @@ class OperatorState:
         Raises:
             DdtreectlError: it cannot be written.
         """
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with self.path.with_suffix(".lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                content = self.read()
-                yield content
-                text = json.dumps({"inventory": self._inventory, "hosts": content}, indent=1)
-                fresh = self.path.with_suffix(".new")
-                fresh.write_text(text + "\n")
-                fresh.replace(self.path)
-        except OSError as error:
-            raise DdtreectlError(
-                f"`{self.path}` cannot be written",
-                cause=error.strerror or str(error),
-                hint=f"${VARIABLE} names another folder",
-            ) from error
+        with _writing(self.path), self.path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            content = self.read()
+            yield content
+            text = json.dumps({"inventory": self._inventory, "hosts": content}, indent=1)
+            write(self.path, text + "\n")

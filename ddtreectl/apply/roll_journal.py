@@ -15,9 +15,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ddtreectl.apply.operator import Operator, now
-from ddtreectl.apply.operator_state import VARIABLE, state_folder
+from ddtreectl.apply.operator_state import state_folder, write
 from ddtreectl.apply.roll import Result, Rules, Target
-from ddtreectl.errors import DdtreectlError, UsageError
+from ddtreectl.errors import UsageError
 from ddtreectl.inventory.service import Mode
 
 
@@ -127,17 +127,7 @@ class RollJournal:
             "rules": asdict(self.rules),
             "targets": [asdict(target) for target in self.targets.values()],
         }
-        fresh = self.path.with_suffix(".new")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            fresh.write_text(json.dumps(content, indent=1))
-            fresh.replace(self.path)
-        except OSError as error:
-            raise DdtreectlError(
-                f"the journal of the roll, `{self.path}`, cannot be written",
-                cause=error.strerror or str(error),
-                hint=f"${VARIABLE} names another folder",
-            ) from error
+        write(self.path, json.dumps(content, indent=1))
 
 
 def fingerprint(inventory: Path) -> str:

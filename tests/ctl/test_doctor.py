@@ -66,7 +66,7 @@ def test_all_is_well() -> None:
         ({"driver": Driver(gpus=2)}, "driver", "failed", "no NVIDIA driver is loaded"),
         (
             {"driver": Driver("570.86.15", "580.95.05", 2)},
-            *("driver", "failed", "runs driver 570.86.15, and its library is 580.95.05"),
+            *("gpu", "failed", "module 570.86.15, library 580.95.05"),
         ),
         (
             {"driver": Driver("580.95.05", "580.95.05", 2, uvm=False)},

@@ -199,5 +199,5 @@ def test_a_roll_without_a_journal_is_not_begun(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    with pytest.raises(DdtreectlError, match="the journal of the roll"):
+    with pytest.raises(DdtreectlError, match="cannot be written"):
         new_journal(tmp_path / "fleet.yaml")

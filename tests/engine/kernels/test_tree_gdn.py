@@ -116,7 +116,7 @@ def test_half_precision_comes_out_as_it_went_in(
     from ddtree_engine.ops.tree_gdn import kernel
 
     if nodes > 25 and device.type == "cpu":
-        pytest.skip("bfloat16, whose tilings these are, is not the interpreter's")
+        pytest.skip("tilings for bfloat16, which the interpreter lacks: on a GPU only")
     tensors = inputs(nodes, key_dim=dims[0], value_dim=dims[1], batch=1)
     for name in ("q", "k", "v"):
         tensors[name] = tensors[name].to(half)
@@ -141,7 +141,7 @@ def test_a_broken_node_in_half_precision(
     from ddtree_engine.ops.tree_gdn import kernel
 
     if nodes > 17 and device.type == "cpu":
-        pytest.skip("bfloat16, whose tilings these are, is not the interpreter's")
+        pytest.skip("tilings for bfloat16, which the interpreter lacks: on a GPU only")
     tensors = inputs(nodes, batch=1, seed=3)
     mask = tensors["ancestors"][0]
     broken = next(j for j in range(1, nodes) if mask[:, j].sum() > 2)

@@ -1,4 +1,4 @@
-"""Checks and times every kernel on its own: `python benchmarks/kernels.py [--shape qwen3.6-27b]`.
+"""Checks and times every kernel on its own: `python -m bench.kernels [--shape qwen3.6-27b]`.
 
 Each op runs for all layers of a model, every layer with tensors of its own, in one CUDA graph, as
 it does in a round; a time is the median of the graph's replays over its calls. Beside it stands the
