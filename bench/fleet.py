@@ -34,9 +34,10 @@ HERE = Path(__file__).parent
 TOOLS = HERE.parent / ".bench-venv"
 REFRESHES = 6
 AT_ONCE = 16
+"""Hosts that each tool works on at the same time, as ddtreectl does by itself."""
+
 DEPLOYS_AT_ONCE = 8
 UNIT = "ddtree-gpu0-tree.service"
-"""Hosts that each tool works on at the same time, as ddtreectl does by itself."""
 
 NO_OPS = frozenset({"`ddtreectl deploy`, no-op", "pyinfra, no-op", "ansible, no-op"})
 SLOW = frozenset({"ansible, a task a kind", "ansible, no-op"})
