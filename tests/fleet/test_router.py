@@ -32,7 +32,7 @@ class Balanced(Operator):
 
     def __init__(self, fleet: Fleet, folder: Path, wheels: Path) -> None:
         super().__init__(fleet, folder)
-        self.fleet, self.wheels = fleet, wheels
+        self.wheels = wheels
         self.h1, self.h2 = (fleet.hosts[name] for name in ("h1", "h2"))
         self.url = f"http://{self.h1.address}:{PORT}"
         entries = "".join(
