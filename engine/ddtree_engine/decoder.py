@@ -25,6 +25,7 @@ from ddtree_engine.config import check_fit
 from ddtree_engine.device_round import DeviceRound, RoundShape
 from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.errors import CapacityError, EngineError, RequestError
+from ddtree_engine.memory_plan import cache_bytes, gibibytes
 from ddtree_engine.ops.topk_logprob import topk_logprob
 from ddtree_engine.round_pipeline import DEPTH, RoundPipeline, bucket, context_bucket
 from ddtree_engine.row_state import RowState
@@ -101,8 +102,12 @@ class Decoder:
                     drafter.config, rows=rows, max_length=room, dtype=dtype, device=self.device
                 )
         except (RuntimeError, MemoryError) as error:  # PyTorch's CPU allocator raises the former
+            needed = cache_bytes(
+                target.config, drafter.config if drafter else None, rows, room, dtype
+            )
             raise CapacityError(
-                f"there is no memory for the caches of {rows} x {max_length} tokens",
+                f"there is no memory for the caches of {rows} x {max_length} tokens: they take "
+                f"{gibibytes(needed)}{self._free_memory()}",
                 hint="ask for a shorter context or for fewer requests at once",
             ) from error
         self.state = RowState(rows, self.device)
@@ -116,6 +121,65 @@ class Decoder:
         # Host time. On a GPU, work that a stage only launches is waited for in the next one that
         # reads a result: the drafter's in `draft`, the target's in `accept`.
         self.seconds: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
+
+    def _free_memory(self) -> str:
+        """The end of a message that says what there is."""
+        if self.device.type != "cuda":
+            return ""
+        free, total = torch.cuda.mem_get_info(self.device)
+        return f", and {gibibytes(free)} of {gibibytes(total)} are free"
+
+    @torch.inference_mode()
+    def rehearse(self, *, budget: int, topk: int) -> None:
+        """Run the largest prefill and the largest round that requests may ask for, on nothing.
+
+        What they take stays reserved for the smaller ones, so memory runs out here or, once
+        requests are admitted, not at all.
+
+        Args:
+            budget: the largest of a request.
+            topk: the most candidates a depth.
+
+        Raises:
+            CapacityError: there is not enough memory.
+        """
+        assert not self.sequences, "the rows are empty"
+        room = self.cache.max_length
+        drafting = self.drafter is not None
+        shape = RoundShape(
+            rows=self.rows,
+            context=room,
+            budget=max(budget, self._chain) if drafting else 0,
+            width=min(topk, self.target.config.vocab_size) if drafting else 0,
+            sampled=True,
+            filters=True,
+        )
+        try:
+            tokens = torch.zeros(1, min(PREFILL_CHUNK, room), dtype=torch.int64, device=self.device)
+            self.target.verify(
+                TreeBatch.chain(tokens, conv_kernel=self.target.conv_kernel),
+                self.cache,
+                slice(0, 1),
+                self._feature_layers,
+                lengths=self.state.lengths[:1],
+                context=room,
+            )
+            if self.pipeline is not None:
+                self.pipeline.prepare(shape)
+            else:
+                with self.state.paused():
+                    self.device_round(shape)()
+        except torch.OutOfMemoryError as error:
+            raise CapacityError(
+                f"there is no memory for a round of {self.rows} requests with {shape.budget} "
+                f"nodes each and {room} tokens before them{self._free_memory()}",
+                hint="ask for fewer requests at once, a smaller budget or a shorter context",
+            ) from error
+
+    @property
+    def _chain(self) -> int:
+        """Nodes of a chain besides its root."""
+        return 0 if self.drafter is None else self.drafter.config.block_size - 1
 
     @property
     def free(self) -> int:
@@ -198,13 +262,12 @@ class Decoder:
         first_prefilling = sum(one.decoding for one in self.sequences) - 1
         self._swap(sequence.row, first_prefilling)
         speculation = sequence.speculation
-        chain = 0 if self.drafter is None else self.drafter.config.block_size - 1
         budgets = {Mode.AR: 0, Mode.TREE: speculation.budget}
         self.state.set(
             sequence.row,
             length=self.cache.lengths[sequence.row],
             anchor=sequence.anchor,
-            budget=budgets.get(speculation.mode, chain),
+            budget=budgets.get(speculation.mode, self._chain),
             width=min(_candidates(sequence), self.target.config.vocab_size),
             sampling=sequence.sampling,
         )
@@ -313,7 +376,6 @@ class Decoder:
         """The shape of the round that serves them all."""
         sampling = [one.sampling for one in running if not one.sampling.greedy]
         drafting = [one for one in running if _drafts(one)]
-        chain = 0 if self.drafter is None else self.drafter.config.block_size - 1
         return RoundShape(
             rows=bucket(len(running), self.rows),
             context=context_bucket(
@@ -321,7 +383,7 @@ class Decoder:
             ),
             budget=max(
                 (
-                    one.speculation.budget if one.speculation.mode is Mode.TREE else chain
+                    one.speculation.budget if one.speculation.mode is Mode.TREE else self._chain
                     for one in drafting
                 ),
                 default=0,

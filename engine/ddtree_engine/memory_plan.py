@@ -25,7 +25,8 @@ class MemoryPlan:
         caches: keys and values, of the drafter too, recurrent states and convolution tails, for all
             requests at their longest.
         verification: what one round keeps of every node until it is known which are accepted.
-        workspace: other activations of one round, logits above all.
+        workspace: other activations of one round, logits above all; twice, since a captured round
+            has memory of its own.
     """
 
     weights: int
@@ -50,11 +51,13 @@ class MemoryPlan:
             CapacityError: it does not fit; with all numbers.
         """
         if self.total > free:
+            needed, there = gibibytes(self.total), f"{gibibytes(free)} of {gibibytes(total)}"
             raise CapacityError(
-                f"{_gib(self.total)} are needed and {_gib(free)} of {_gib(total)} are free: "
-                f"weights {_gib(self.weights)}, caches {_gib(self.caches)}, trees in verification "
-                f"{_gib(self.verification)}, workspace {_gib(self.workspace)}, runtime and "
-                f"fragments {_gib(self.total - self._planned)}",
+                f"{needed} are needed and {there} are free: "
+                f"weights {gibibytes(self.weights)}, caches {gibibytes(self.caches)}, "
+                f"trees in verification {gibibytes(self.verification)}, "
+                f"workspace {gibibytes(self.workspace)}, runtime and "
+                f"fragments {gibibytes(self.total - self._planned)}",
                 hint="ask for fewer requests at once, a shorter context or a smaller budget",
             )
 
@@ -63,7 +66,8 @@ class MemoryPlan:
         return self.weights + self.caches + self.verification + self.workspace
 
 
-def _gib(count: int) -> str:
+def gibibytes(count: int) -> str:
+    """Return a number of bytes as people read it."""
     return f"{count / GIB:.2f} GiB"
 
 
@@ -81,6 +85,14 @@ def kv_bytes(config: TargetConfig | DrafterConfig, dtype: torch.dtype) -> int:
     """Keys and values of a token."""
     layers = len(config.full_layers) if isinstance(config, TargetConfig) else config.num_layers
     return layers * 2 * config.num_kv_heads * config.head_dim * dtype.itemsize
+
+
+def cache_bytes(
+    target: TargetConfig, drafter: DrafterConfig | None, rows: int, length: int, dtype: torch.dtype
+) -> int:
+    """Caches of so many requests of `length` tokens, the drafter's too."""
+    per_token = kv_bytes(target, dtype) + (kv_bytes(drafter, dtype) if drafter else 0)
+    return rows * (length * per_token + state_bytes(target, dtype))
 
 
 def node_bytes(config: TargetConfig, dtype: torch.dtype) -> int:
@@ -119,16 +131,15 @@ def plan_memory(
     block = 1 if drafter is None else drafter.block_size
     nodes = rows * (max(budget, block - 1) + 1 if drafter is not None else 1)
     room = context + 2 * block
-    per_token = kv_bytes(target, dtype) + (kv_bytes(drafter, dtype) if drafter else 0)
     features = len(drafter.target_layer_ids) + 1 if drafter is not None else 1
     logits = (nodes + rows * (block - 1)) * target.vocab_size * size
     if sampled:
-        # Scores in float32 of every node, noise of every depth made from 64-bit words.
-        logits += nodes * target.vocab_size * 8 + rows * block * target.vocab_size * 40
+        # Scores of every node and their sorted forms, noise of every depth from 64-bit words.
+        logits += nodes * target.vocab_size * 56 + rows * block * target.vocab_size * 40
     hidden = nodes * (4 * target.intermediate_size + features * target.hidden_size) * size
     return MemoryPlan(
         weights=weights,
-        caches=rows * (room * per_token + state_bytes(target, dtype)),
+        caches=cache_bytes(target, drafter, rows, room, dtype),
         verification=nodes * node_bytes(target, dtype),
-        workspace=logits + hidden,
+        workspace=2 * (logits + hidden),
     )

@@ -105,17 +105,36 @@ class RoundPipeline:
         """How many rounds are in flight."""
         return len(self._flying)
 
+    @property
+    def shapes(self) -> list[RoundShape]:
+        """What is captured, the one used last at the end."""
+        return list(self._rounds)
+
     def prepare(self, shape: RoundShape) -> Callable[[], Tensor]:
-        """Return the round of a shape, captured if it was not."""
+        """Return the round of a shape, captured if it was not.
+
+        Raises:
+            torch.OutOfMemoryError: there is no memory for it, not even alone.
+        """
         found = self._rounds.pop(shape, None)
         if found is None:
-            found = self._make(shape)
-            if self._pool is not None:
-                found = GraphedRound(found, self._state, self._pool)
+            try:
+                found = self._build(shape)
+            except torch.OutOfMemoryError:
+                # The others can be captured anew when they come up again.
+                self._rounds.clear()
+                if self._on_gpu:
+                    torch.cuda.synchronize(self._state.lengths.device)
+                    torch.cuda.empty_cache()
+                found = self._build(shape)
             while len(self._rounds) >= MAX_GRAPHS:
                 del self._rounds[next(iter(self._rounds))]
         self._rounds[shape] = found
         return found
+
+    def _build(self, shape: RoundShape) -> Callable[[], Tensor]:
+        steps = self._make(shape)
+        return steps if self._pool is None else GraphedRound(steps, self._state, self._pool)
 
     def launch(self, shape: RoundShape, sequences: list[Sequence]) -> None:
         """Launch a round for `sequences`, which sit in the first rows; waits for nothing."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ddtree_engine.decoder import Decoder
-from ddtree_engine.device_round import DeviceRound
+from ddtree_engine.device_round import DeviceRound, RoundShape
 from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.engine import Engine, load_engine
 from ddtree_engine.errors import EngineError
@@ -16,6 +16,7 @@ from ddtree_engine.sequence import Mode, Sequence, Speculation
 from ddtree_engine.target import TargetModel
 from ddtree_engine.warm_up import check_device_rounds
 from tests.engine.conftest import randomize
+from tests.engine.drift import drift
 from tests.engine.test_decoder import FILTERED, GREEDY, MODES, SAMPLED, prompt, run
 
 SHAPES = [
@@ -168,41 +169,49 @@ def test_the_demo_in_a_batch_of_mixed_prefixes(demo: Engine, temperature: float)
         assert emitted[0] == emitted[1]
 
 
-@torch.inference_mode()
+@pytest.mark.parametrize("length", [600, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_the_state_after_many_tree_rounds_is_that_of_ar(
-    target: TargetModel, drafter: DrafterModel
+    target: TargetModel, drafter: DrafterModel, length: int
 ) -> None:
     """No drift: what is committed depends on the accepted tokens alone, not on their trees."""
-    decoders, tokens = [], []
-    for speculation in (SHAPES[3], SHAPES[0]):
-        decoder = Decoder(target, drafter, max_length=400, device_rounds=True)
-        sequence = Sequence(prompt(20), 380, SAMPLED, speculation)
-        decoder.start(sequence)
-        decoder.prefill(sequence)
-        steps = decoder.device_round(decoder.round_shape([sequence]))
-        length = 300 if not decoders else int(decoders[0].state.lengths[0])
-        emitted, rounds = list[int](), 0
-        while int(decoder.state.lengths[0]) < length:
-            count, sound, *found = steps()[0].tolist()
-            assert sound
-            emitted += found[:count]
-            rounds += 1
-        decoders.append(decoder)
-        tokens.append(emitted)
-    tree, ar = decoders
-    assert tokens[0] == tokens[1]
-    assert rounds == len(tokens[1]), "ar emits one token a round"
-    assert int(tree.state.lengths[0]) == int(ar.state.lengths[0])
-    for name in ("states", "tails"):
-        torch.testing.assert_close(
-            getattr(tree.cache, name), getattr(ar.cache, name), atol=1e-4, rtol=1e-4, msg=name
+    stops = [length // 2, length]
+    for found in drift(
+        target, drafter, prompt(20), stops=stops, sampling=SAMPLED, budget=40, topk=11
+    ):
+        assert found.rounds < found.tokens * 0.9, "trees are accepted"
+        assert max(found.distances.values()) < 1e-5, found
+
+
+def test_a_rehearsal_changes_nothing(target: TargetModel, drafter: DrafterModel) -> None:
+    for device_rounds in (False, True):
+        plain, rehearsed = (
+            Decoder(target, drafter, rows=2, max_length=100, device_rounds=device_rounds)
+            for _ in range(2)
         )
-    end = int(ar.state.lengths[0])
-    for name in ("keys", "values"):
-        torch.testing.assert_close(
-            getattr(tree.cache, name)[:, :, :end],
-            getattr(ar.cache, name)[:, :, :end],
-            atol=1e-4,
-            rtol=1e-4,
-            msg=name,
-        )
+        rehearsed.rehearse(budget=12, topk=3)
+        for name in ("keys", "values", "tails", "states", "lengths"):
+            assert torch.equal(
+                torch.as_tensor(getattr(plain.cache, name)),
+                torch.as_tensor(getattr(rehearsed.cache, name)),
+            )
+        one, other = (Sequence(prompt(9), 30, GREEDY, SHAPES[2]) for _ in range(2))
+        assert run(plain, one) == run(rehearsed, other)
+
+
+def test_a_shape_without_memory_takes_the_place_of_the_others(
+    target: TargetModel, drafter: DrafterModel
+) -> None:
+    """The device has memory for one round; a stand-in, since a CPU has more."""
+    decoder = Decoder(target, drafter, rows=2, max_length=200, device_rounds=True)
+    assert decoder.pipeline is not None
+    (expected,) = run(decoder, Sequence(prompt(9), 30, GREEDY, SHAPES[2]))
+
+    def make(shape: RoundShape) -> DeviceRound:
+        if decoder.pipeline is not None and decoder.pipeline.shapes:
+            raise torch.OutOfMemoryError("no memory for a second round")
+        return decoder.device_round(shape)
+
+    decoder.pipeline = RoundPipeline(make, decoder.state)
+    requests = [Sequence(prompt(9), 30, GREEDY, one) for one in (*SHAPES, *SHAPES)]
+    assert run(decoder, *requests) == [expected] * len(requests)
+    assert len(decoder.pipeline.shapes) == 1
