@@ -110,6 +110,8 @@ def run_request(decoder: Decoder, request: Request) -> float:
     try:
         while not request.decoding:
             decoder.prefill(request)
+        if decoder.device.type == "cuda":
+            torch.cuda.synchronize(decoder.device)  # the prompt is no part of decoding
         begin = perf_counter()
         while request.finish_reason is None:
             decoder.round()
@@ -131,6 +133,7 @@ def compare(
     seed: int,
     stop_ids: frozenset[int] = frozenset(),
     runs: int = 1,
+    reference: Decoder | None = None,
 ) -> Iterator[ModeResult | Divergence]:
     """Run every mode over every prompt, and yield each result as it is there.
 
@@ -147,7 +150,9 @@ def compare(
         seed: of the noise.
         stop_ids: tokens that end a request early.
         runs: measured passes over all prompts.
+        reference: if given, all modes are held against `ar` there.
     """
+    judge = decoder if reference is None else reference
     for temperature in temperatures:
         params = SamplingParams(temperature=temperature, seed=seed)
 
@@ -164,7 +169,11 @@ def compare(
             seconds = [0.0] * len(modes)
             emitted = [0] * len(modes)
             for index, prompt in enumerate(prompts):
-                baseline: list[int] = []
+                baseline: list[int] | None = None
+                if reference is not None and run == 0:
+                    expected = request(prompt, modes[0])
+                    run_request(reference, expected)
+                    baseline = expected.emitted
                 for m, (mode, result) in enumerate(zip(modes, results, strict=True)):
                     decoder.seconds = dict.fromkeys(STAGES, 0.0)
                     one = request(prompt, mode)
@@ -178,10 +187,10 @@ def compare(
                     result.rounds += one.rounds
                     if one.shadow is not None:
                         evidence[m].append(one.shadow.summary())
-                    if m == 0:
+                    if baseline is None:
                         baseline = one.emitted
                     elif one.emitted != baseline:
-                        yield divergence(decoder, prompt, baseline, one, label(mode), index)
+                        yield divergence(judge, prompt, baseline, one, label(mode), index)
             for result, count, spent in zip(results, emitted, seconds, strict=True):
                 result.tokens_per_second.append(count / spent)
         for result, summaries in zip(results, evidence, strict=True):

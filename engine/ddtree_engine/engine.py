@@ -120,6 +120,14 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
 
 
+def choose_device_rounds(name: str, device: torch.device) -> bool:
+    """Return whether rounds run without the host, by what `--rounds` names.
+
+    "auto" leaves them to a GPU, where each launch by the host costs more than a small kernel.
+    """
+    return device.type == "cuda" if name == "auto" else name == "device"
+
+
 def set_threads(threads: int | None, target: TargetConfig) -> None:
     """Set how many threads share one operation on the CPU; None chooses by the size of the model.
 

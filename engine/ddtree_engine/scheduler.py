@@ -146,6 +146,11 @@ class Scheduler:
         return self._decoder.max_length
 
     @property
+    def rounds_led_by(self) -> Literal["host", "device"]:
+        """What leads the rounds."""
+        return "host" if self._decoder.pipeline is None else "device"
+
+    @property
     def unfinished(self) -> int:
         """Requests that wait or run."""
         return len(self._waiting) + len(self._running)

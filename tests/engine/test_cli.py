@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ddtree_engine.cli.main import build_parser, main
-from ddtree_engine.engine import DEMO
+from ddtree_engine.engine import DEMO, choose_device_rounds
 from ddtree_engine.training.command import RANGES
 
 PROMPT = "def fibonacci(n):"
@@ -122,6 +123,29 @@ def test_check_compares_modes(capsys: pytest.CaptureFixture[str], tmp_path: Path
     assert code == 0
     assert "0 divergences" in out
     assert "tree:8" in out
+
+
+def test_check_against_a_device(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["check", "--limit", "1", "--max-tokens", "12", "--temperatures", "0.8"]
+    arguments += ["--modes", "tree:8", "--rounds", "device", "--against"]
+    code, out, _ = run(capsys, *arguments, "cpu", "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert (document["rounds"], document["against"]) == ("device", "cpu")
+    assert document["divergences"] == []
+    code, out, _ = run(capsys, *arguments, "cpu")
+    assert code == 0
+    assert "rounds led by the device, held against cpu" in out
+    code, _, err = run(capsys, *arguments, "tpu")
+    assert code == 1
+    assert "`tpu` is not a device" in err
+
+
+def test_rounds_are_led_by_a_gpu_and_not_by_a_cpu() -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda", 0)
+    assert [choose_device_rounds("auto", one) for one in (cpu, gpu)] == [False, True]
+    assert [choose_device_rounds("host", one) for one in (cpu, gpu)] == [False, False]
+    assert [choose_device_rounds("device", one) for one in (cpu, gpu)] == [True, True]
 
 
 def test_check_fails_on_a_divergence_over_the_gap(

@@ -54,6 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default 0.001 in float32, 0.125 in bfloat16)",
     )
     parser.add_argument(
+        "--against",
+        metavar="DEVICE",
+        help="hold all modes against `ar` on this device, for instance cpu, with rounds led by the "
+        "host; by default against `ar` of the same run",
+    )
+    parser.add_argument(
         "--recurrent-state",
         default="exact",
         choices=["exact", "leak"],
@@ -77,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         label,
         parse_mode,
     )
+    from ddtree_engine.engine import choose_device_rounds
     from ddtree_engine.sequence import Mode, Speculation
 
     modes = [
@@ -100,19 +107,28 @@ def run(arguments: argparse.Namespace) -> int:
     for entry, ids in zip(prompts, encoded, strict=True):
         if not ids:
             raise EngineError(f"prompt `{entry['name']}` is empty", hint="give it some text")
+    longest = max(map(len, encoded)) + arguments.max_tokens
+    reference = None
+    if arguments.against is not None:
+        reference = load_from(arguments, arguments.against, engine.dtype).decoder(
+            max_length=longest
+        )
     decoder = engine.decoder(
-        max_length=max(map(len, encoded)) + arguments.max_tokens,
+        max_length=longest,
         recurrent_state=arguments.recurrent_state,
-        device_rounds=arguments.rounds == "device",
+        device_rounds=choose_device_rounds(arguments.rounds, engine.device),
     )
     max_gap = MAX_GAP[engine.dtype] if arguments.max_gap is None else arguments.max_gap
     results: list[ModeResult] = []
     divergences: list[Divergence] = []
+    led_by = "host" if decoder.pipeline is None else "device"
     if not arguments.json:
+        against = "" if reference is None else f", held against {reference.device}"
         print(
             f"{len(prompts)} prompts x {arguments.max_tokens} tokens, top-k {arguments.topk}, "
-            f"seed {arguments.seed}, {engine.backend} {engine.dtype}, batch 1; tok/s is decoding "
-            f"alone, median of {arguments.runs} measured run(s) after 1 warm-up request a mode"
+            f"seed {arguments.seed}, {engine.backend} {engine.dtype}, batch 1, rounds led by the "
+            f"{led_by}{against}; tok/s is decoding alone, median of {arguments.runs} measured "
+            "run(s) after 1 warm-up request a mode"
         )
     for found in compare(
         decoder,
@@ -123,6 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         stop_ids=engine.tokenizer.eos_ids,
         runs=arguments.runs,
+        reference=reference,
     ):
         if isinstance(found, Divergence):
             divergences.append(found)
@@ -135,9 +152,10 @@ def run(arguments: argparse.Namespace) -> int:
     # A gap that is not a number passes for nothing.
     failures = [one for one in divergences if not one.gap <= max_gap]
     if arguments.json:
-        print(json.dumps(_document(arguments, results, divergences, max_gap, len(prompts))))
+        print(json.dumps(_document(arguments, results, divergences, max_gap, len(prompts), led_by)))
     elif arguments.recurrent_state == "leak":
-        compared = len(prompts) * (len(results) - len(temperatures))
+        judged = len(results) - (len(temperatures) if reference is None else 0)
+        compared = len(prompts) * judged
         print(f"leak: {len(divergences)} of {compared} requests left what ar emits")
     else:
         print(f"{len(divergences)} divergences, {len(failures)} of them over a gap of {max_gap:g}")
@@ -179,6 +197,7 @@ def _document(
     divergences: list[Divergence],
     max_gap: float,
     prompts: int,
+    led_by: str,
 ) -> dict[str, Any]:
     from ddtree_engine.comparison import label
     from ddtree_engine.shadow import SHAPES
@@ -191,6 +210,8 @@ def _document(
         "runs": arguments.runs,
         "warmup_requests_per_mode": 1,
         "recurrent_state": arguments.recurrent_state,
+        "rounds": led_by,
+        "against": arguments.against,
         "max_gap": max_gap,
         "results": [
             {

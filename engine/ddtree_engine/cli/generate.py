@@ -44,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     from time import perf_counter
 
     from ddtree_engine.comparison import parse_mode
+    from ddtree_engine.engine import choose_device_rounds
     from ddtree_engine.sampling import SamplingParams
     from ddtree_engine.sequence import Sequence
     from ddtree_engine.text_stream import TextStream
@@ -65,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     decoder = engine.decoder(
         max_length=len(sequence.prompt) + arguments.max_tokens,
-        device_rounds=arguments.rounds == "device",
+        device_rounds=choose_device_rounds(arguments.rounds, engine.device),
     )
     decoder.start(sequence)
     while not sequence.decoding:

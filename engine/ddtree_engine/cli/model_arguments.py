@@ -45,10 +45,10 @@ def add_rounds_argument(parser: argparse.ArgumentParser) -> None:
     """Add `--rounds`."""
     parser.add_argument(
         "--rounds",
-        choices=["host", "device"],
-        default="host",
-        help="what leads a round: the host (default), or the device alone, on a GPU as one CUDA "
-        "graph",
+        choices=["auto", "host", "device"],
+        default="auto",
+        help="what leads a round: the host, or the device alone, on a GPU as one CUDA graph; auto "
+        "is the device on a GPU and the host on a CPU",
     )
 
 
@@ -59,8 +59,10 @@ def drafter_name(arguments: argparse.Namespace) -> str | None:
     return None if arguments.drafter == "none" else str(arguments.drafter)
 
 
-def load_from(arguments: argparse.Namespace) -> Engine:
-    """Load what the options name.
+def load_from(
+    arguments: argparse.Namespace, device: str | None = None, dtype: str | None = None
+) -> Engine:
+    """Load what the options name; `device` and `dtype`, where given, instead of theirs.
 
     Raises:
         EngineError: as `load_engine`.
@@ -70,7 +72,7 @@ def load_from(arguments: argparse.Namespace) -> Engine:
     return load_engine(
         arguments.model,
         drafter_name(arguments),
-        device=arguments.device,
-        dtype=arguments.dtype,
+        device=device or arguments.device,
+        dtype=dtype or arguments.dtype,
         threads=arguments.threads,
     )

@@ -13,6 +13,7 @@ from torch import nn
 from ddtree_engine import __version__
 from ddtree_engine.engine import Engine
 from ddtree_engine.metrics import Totals
+from ddtree_engine.scheduler import Scheduler
 from ddtree_engine.server.build import build, versions
 from ddtree_engine.server.service import Phase, Service
 
@@ -40,7 +41,7 @@ def router(service: Service) -> APIRouter:
     async def server_info() -> Response:
         """Tell what runs, and what it has done so far."""
         engine, scheduler = service.require()
-        return JSONResponse(_describe(service, engine, scheduler.context))
+        return JSONResponse(_describe(service, engine, scheduler))
 
     @routes.get("/metrics")
     async def metrics() -> Response:
@@ -50,7 +51,7 @@ def router(service: Service) -> APIRouter:
     return routes
 
 
-def _describe(service: Service, engine: Engine, context: int) -> dict[str, Any]:
+def _describe(service: Service, engine: Engine, scheduler: Scheduler) -> dict[str, Any]:
     settings = service.settings
     drafter = engine.drafter
     return {
@@ -64,13 +65,13 @@ def _describe(service: Service, engine: Engine, context: int) -> dict[str, Any]:
         "topk": settings.topk,
         "block_size": None if drafter is None else drafter.config.block_size,
         "recurrent_state": settings.recurrent_state,
-        "rounds": settings.rounds,
+        "rounds": scheduler.rounds_led_by,
         "backend": engine.backend,
         "device": str(engine.device),
         "dtype": engine.dtype,
         "max_running": settings.max_running,
         "max_queue": settings.max_queue,
-        "max_context": context,
+        "max_context": scheduler.context,
         "model": {
             "name": settings.served_model_name,
             "path": str(engine.model_path),

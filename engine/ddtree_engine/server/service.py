@@ -15,7 +15,14 @@ import torch
 from ddtree_engine import __version__
 from ddtree_engine.config_file import read_target_config
 from ddtree_engine.decoder import Decoder
-from ddtree_engine.engine import Engine, choose_device, choose_dtype, load_engine, model_folder
+from ddtree_engine.engine import (
+    Engine,
+    choose_device,
+    choose_device_rounds,
+    choose_dtype,
+    load_engine,
+    model_folder,
+)
 from ddtree_engine.errors import CheckpointError, EngineError, RequestError
 from ddtree_engine.inspection import plan_deployment
 from ddtree_engine.metrics import Metrics
@@ -152,10 +159,11 @@ class Service:
             rows=settings.max_running,
             max_length=_context(engine.max_context, settings.max_context),
             recurrent_state=settings.recurrent_state,
-            device_rounds=settings.rounds == "device",
+            device_rounds=choose_device_rounds(settings.rounds, engine.device),
         )
         self.notifier.status("warming up")
         begin = perf_counter()
+        decoder.rehearse(budget=settings.budget, topk=settings.topk)
         check_device_rounds(decoder, budget=settings.budget, topk=settings.topk)
         count = warm_up(decoder, budget=settings.budget, topk=settings.topk)
         log.info("warm-up: %d requests in %.1f s", count, perf_counter() - begin)

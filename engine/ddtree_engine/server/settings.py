@@ -37,7 +37,7 @@ class Settings:
     served_model_name: str
     drain_timeout: float = 30.0
     recurrent_state: Literal["exact", "leak"] = "exact"
-    rounds: Literal["host", "device"] = "host"
+    rounds: Literal["auto", "host", "device"] = "auto"
     api_keys: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
