@@ -103,13 +103,8 @@ def plan(shown: Plan) -> None:
             style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "dim")
             console.print(f"[{style}]{escape(line)}[/]")
         console.print()
-    for text in shown.notes:
-        note(text)
-
-
-def note(text: str) -> None:
-    """Print what a reader of a plan should know."""
-    stdout().print(f"[dim]note:[/] {escape(text)}")
+    for note in shown.notes:
+        console.print(f"[dim]note:[/] {escape(note)}")
 
 
 def plan_document(shown: Plan) -> dict[str, object]:
