@@ -12,7 +12,7 @@ from ddtreectl.inventory.select import Place
 from ddtreectl.inventory.service import ServiceSpec
 from ddtreectl.plan.step import Candidate
 from ddtreectl.plan.wish import Wish, next_number, serving
-from ddtreectl.units import guard, sglang
+from ddtreectl.units import sglang
 from ddtreectl.units.render import render
 
 UNKNOWN_ENVIRONMENT = "engine-unknown"
@@ -70,7 +70,7 @@ def new_generation(
         environment_file=unit.environment_file,
         staged=False,
         gpus=tuple(gpu.uuid for gpu in gpus if gpu.uuid),
-        guard=guard.script() if guarded else "",
+        scripts=unit.scripts,
     )
     wish = Wish(place, candidate, unit.argv, force=force, new_gpu=new_gpu, refusal=refusal)
     return wish, request

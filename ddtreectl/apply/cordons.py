@@ -76,6 +76,7 @@ def cordon(session: Session, target: Target, reason: str, kept: KeptCordons) -> 
     try:
         deliver(session, kept)
         before = [entry for entry in _on_host(facts) if entry.name == wanted.name]
+        wanted = replace(wanted, drained=before[0].drained if before else "")
         _write(session, wanted)
     except DdtreectlError as error:  # gone meanwhile, or its disk is full
         return _kept(target, wanted, error, _keep(kept, host, wanted))

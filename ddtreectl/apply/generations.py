@@ -11,7 +11,6 @@ from ddtreectl.errors import StepError
 from ddtreectl.facts.records import UNKNOWN, Generation, Status
 from ddtreectl.hosts.protocol import check
 from ddtreectl.plan.step import Candidate
-from ddtreectl.units import guard
 
 
 def stage(session: Session, slot: str, candidate: Candidate) -> None:
@@ -33,8 +32,8 @@ def stage(session: Session, slot: str, candidate: Candidate) -> None:
     }
     session.host.put(f"{folder}/{candidate.unit}", candidate.unit_text.encode())
     session.host.put(f"{folder}/environment", candidate.environment_file.encode(), mode=0o600)
-    if candidate.guard:
-        session.host.put(f"{folder}/{guard.NAME}", candidate.guard.encode())
+    for name, text in candidate.scripts.items():
+        session.host.put(f"{folder}/{name}", text.encode())
     mark(session, slot, candidate.number, "pending")
     session.host.put(f"{folder}/generation.json", json.dumps(record, sort_keys=True).encode())
 

@@ -188,6 +188,9 @@ def _say_uncordoned(entry: Uncordoned) -> None:
     told += [f"slot {slot}, whose service has moved, is open again" for slot in entry.opened]
     said = "; ".join(told) or "it was not cordoned"
     output.stdout().print(f"{entry.target}: {escape(said)}")
+    if any(cordon.drained for cordon in entry.ended):
+        again = f"`ddtreectl rollback {entry.target.host_name}` starts the last good one"
+        output.stdout().print(f"  [cyan]hint[/]: what was drained there stays down; {again}")
     if entry.still:
         output.stdout().print(f"  [yellow]still[/]: {escape(str(entry.still))}")
 

@@ -27,6 +27,7 @@ HEALTH_STYLE = {
     "moved": "dim",
     "unhealthy": "bold red",
     "failed": "bold red",
+    "drained": "bold red",
 }
 
 

@@ -22,6 +22,8 @@ class Cordon:
         at: ISO 8601.
         kept: where it is kept: on the host, or still with the operator because the host could not
             be reached.
+        drained: why units do not start on the GPU either; empty where they do. The host itself
+            says it, where an error of the application came again and again.
     """
 
     gpu: int | None
@@ -30,6 +32,7 @@ class Cordon:
     by: str
     at: str
     kept: Literal["host", "operator"] = "host"
+    drained: str = ""
 
     @property
     def name(self) -> str:
@@ -56,7 +59,8 @@ class Cordon:
     def to_json(self) -> dict[str, object]:
         """The content of its file."""
         kept = ("gpu", "uuid", "reason", "by", "at")
-        return {key: getattr(self, key) for key in kept}
+        drained = {"drained": self.drained} if self.drained else {}
+        return {key: getattr(self, key) for key in kept} | drained
 
 
 def cordon(name: str, content: Mapping[str, object]) -> Cordon:
@@ -80,6 +84,7 @@ def cordon(name: str, content: Mapping[str, object]) -> Cordon:
         reason=word("reason", UNREADABLE),
         by=word("by", "?"),
         at=word("at", "?"),
+        drained=word("drained", ""),
     )
 
 

@@ -15,6 +15,7 @@ from ddtreectl.facts.systemd import Unit
 from ddtreectl.inventory.model import HostEntry
 from ddtreectl.inventory.select import Place
 from ddtreectl.inventory.service import ServiceSpec
+from ddtreectl.plan.drained import drained
 from ddtreectl.plan.gpu_report import GpuReport, gpu_report
 from ddtreectl.plan.moves import MoveRemark, move_remarks
 from ddtreectl.plan.refusals import port_owner
@@ -23,7 +24,15 @@ from ddtreectl.plan.wish import current
 FINE = {"healthy", "stopped", "moved", "starting", "draining", "swapping"}
 
 Health = Literal[
-    "healthy", "starting", "draining", "swapping", "unhealthy", "failed", "stopped", "moved"
+    "healthy",
+    "starting",
+    "draining",
+    "swapping",
+    "unhealthy",
+    "failed",
+    "stopped",
+    "moved",
+    "drained",
 ]
 
 
@@ -44,7 +53,7 @@ class ServiceStatus:
         health: `healthy` (unit runs, owns the port, answers and is ready), `starting`, `draining`,
             `swapping` (an operator is at it now), `unhealthy` (runs and does not answer as it
             should), `failed` (should run and does not), `stopped` (on purpose),
-            `moved` (serves elsewhere).
+            `moved` (serves elsewhere), `drained` (should run, and its GPU keeps it from it).
         generation: the deployed state that runs, or that would.
         generation_status: `pending`, `good` or `failed`.
         uptime_seconds: since the process started, or None.
@@ -222,6 +231,8 @@ def _health(
             return "moved", ""
         if place.slot_name in facts.records.stopped:
             return "stopped", ""
+        if why := drained(place, facts, unit):
+            return "drained", why
         return "failed", foreign[0] if foreign else f"unit is {unit}"
     if foreign:
         return "unhealthy", foreign[0]

@@ -1,5 +1,6 @@
 """A plan as data."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -76,7 +77,7 @@ class Candidate:
         environment_file: the content of the file that the unit's EnvironmentFile= names.
         staged: whether it is on the host already, as it is in a rollback.
         gpus: the UUIDs of the cards that it is bound to.
-        guard: the script that its unit runs before it starts; empty without a router.
+        scripts: what its unit runs before it starts, by the name of the file.
     """
 
     number: int
@@ -87,7 +88,7 @@ class Candidate:
     environment_file: str
     staged: bool
     gpus: tuple[str, ...] = ()
-    guard: str = ""
+    scripts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

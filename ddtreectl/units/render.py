@@ -1,7 +1,7 @@
 """Renders the unit of a generation."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 
@@ -11,7 +11,7 @@ from ddtreectl.facts.gpu import Gpu
 from ddtreectl.facts.processes import MARK
 from ddtreectl.inventory.layout import Layout, slot_units, unit_name
 from ddtreectl.inventory.service import ServiceSpec
-from ddtreectl.units import confinement, engine, escape, guard, restart, sglang
+from ddtreectl.units import confinement, engine, escape, guard, restart, sglang, xid_guard
 
 RESTART_SECONDS = 10
 WATCHDOG_SECONDS = 120
@@ -26,12 +26,14 @@ class RenderedUnit:
         text: the unit file.
         environment_file: the content of the file that its EnvironmentFile= names.
         argv: what ExecStart= means.
+        scripts: what it runs before it starts, by the name of the file in the generation's folder.
     """
 
     name: str
     text: str
     environment_file: str
     argv: tuple[str, ...]
+    scripts: Mapping[str, str] = field(default_factory=dict)
 
 
 def render(
@@ -104,6 +106,11 @@ def render(
                 restart_seconds=RESTART_SECONDS,
                 moved=escape.setting(layout.moved(slot)),
                 condition=escape.exec_line(restart.condition(gpus)) if cards else "",
+                xid_guard=escape.exec_line(
+                    xid_guard.argv(f"{programs}/python", folder, layout.root, name, gpus)
+                )
+                if cards
+                else "",
                 back_off=escape.exec_line(restart.back_off(name)) if cards else "",
                 backed_off=sum(restart.BACK_OFF) if cards else 0,
                 watchdog_seconds=WATCHDOG_SECONDS,
@@ -112,7 +119,9 @@ def render(
         variables = escape.environment_file(settings)
     except (escape.EscapeError, TemplateError) as error:
         raise DdtreectlError(f"unit `{name}` cannot be rendered", cause=str(error)) from error
-    return RenderedUnit(name, text, variables, tuple(argv))
+    scripts = {guard.NAME: guard.script()} if guarded else {}
+    scripts |= {xid_guard.NAME: xid_guard.script()} if cards else {}
+    return RenderedUnit(name, text, variables, tuple(argv), scripts)
 
 
 def _credential(service: ServiceSpec) -> str:
