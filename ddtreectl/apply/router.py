@@ -70,7 +70,7 @@ class Router:
             unit = self.session.host.read(self.session.layout.unit(UNIT))
             listed, moved = router_list.change(self.session, "show")
         except DdtreectlError as error:
-            return _unreachable(error)
+            return unreachable(error)
         if unit is None:
             return RouterFacts("absent", "it was never deployed", listed, moved)
         return replace(self._look(), listed=listed, moved=moved)
@@ -80,7 +80,7 @@ class Router:
         try:
             answer = self.session.ask([Request(f"{self.url}/workers", ASK_SECONDS)], 15.0)[0]
         except DdtreectlError as error:
-            return _unreachable(error)
+            return unreachable(error)
         workers = parse_workers(answer)
         if workers is None:
             return RouterFacts("down", str(answer)[:300])
@@ -197,7 +197,7 @@ class Router:
         return (told.running or 0) + (told.queued or 0)
 
 
-def _unreachable(error: DdtreectlError) -> RouterFacts:
+def unreachable(error: DdtreectlError) -> RouterFacts:
     """A router of which nothing is known."""
     if isinstance(error, UnreachableError):
         return RouterFacts("unreachable", error.message)

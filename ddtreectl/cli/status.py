@@ -7,27 +7,28 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
-from rich.console import Group
-from rich.markup import escape
-from rich.text import Text
 
 from ddtreectl.apply.generating import with_generations
 from ddtreectl.apply.lock import holder
+from ddtreectl.apply.router import Router, unreachable
 from ddtreectl.apply.session import Session
 from ddtreectl.apply.watch import Watch
-from ddtreectl.cli import output, router_table, status_table
+from ddtreectl.cli import output, status_table
 from ddtreectl.cli.context import Json, context
+from ddtreectl.cli.status_view import View
 from ddtreectl.errors import DdtreectlError, ExitCode, UsageError
 from ddtreectl.facts.host import STATUS, HostFacts
+from ddtreectl.facts.router import RouterFacts
 from ddtreectl.hosts.pool import on_each
 from ddtreectl.inventory.select import find_host
-from ddtreectl.plan.status import HostStatus, exit_code, host_status
+from ddtreectl.plan.status import HostStatus, host_status, moved_away
 from ddtreectl.plan.wish import seen
-
-Seen = Mapping[str, HostStatus | DdtreectlError]
 
 PATIENCE = 15.0
 """Seconds, on top of the interval, that a watched host may be silent."""
+
+ROUTER = ""
+"""What the router is called among the hosts of a watch: no host is."""
 
 
 def status(
@@ -65,29 +66,19 @@ def status(
     if watch and generate:
         raise UsageError("`--generate` asks once, and `--watch` again and again")
     kept = {name: session.cordons for name, session in sessions.items()}
-    if watch:
-        return _watch(sessions, interval, count, as_json=as_json)
     router = opened.router(inventory) if host is None else None
+    if watch:
+        return _watch(sessions, kept, router, interval, count, as_json=as_json)
     with ThreadPoolExecutor(1) as beside:
         routed = beside.submit(router.facts) if router else None
         outcomes = dict(on_each(names, lambda name: _look(sessions[name], generate=generate)))
     seen = {name: outcomes[name] for name in names}
-    code = exit_code(*_parted(seen))
-    shown = status_table.table(*_parted(seen), kept)
-    document = status_table.document(*_parted(seen), kept)
-    if router and routed:
-        facts = routed.result()
-        remarks = list(router_table.remarks(router, facts, _parted(seen)[0]))
-        marked = (Text.from_markup(f"[yellow]router[/]: {escape(text)}") for text in remarks)
-        shown = Group(shown, router_table.table(router, facts), *marked)
-        document["router"] = {**router_table.document(router, facts), "remarks": remarks}
-        if code is ExitCode.DONE and (remarks or router_table.exit_code(facts) is not code):
-            code = ExitCode.FAILED
+    view = View.of(seen, kept, router, routed.result() if routed else None)
     if as_json:
-        output.document(document)
+        output.document(view.document())
     else:
-        output.stdout().print(shown)
-    return int(code)
+        output.stdout().print(view.table())
+    return int(view.exit_code())
 
 
 def _look(session: Session, *, generate: bool) -> HostStatus:
@@ -100,38 +91,67 @@ def state_of(session: Session, facts: HostFacts) -> HostStatus:
     """The state of a host, from what its probe has told."""
     session.remember(seen(session.host.name, session.entry, facts))
     locked = holder(facts.records, session.operator) is not None
-    return host_status(session.host.name, session.entry, facts, now=time.time(), locked=locked)
-
-
-def _parted(seen: Seen) -> tuple[list[HostStatus], dict[str, DdtreectlError]]:
-    reached = [found for found in seen.values() if isinstance(found, HostStatus)]
-    return reached, {name: e for name, e in seen.items() if isinstance(e, DdtreectlError)}
+    found = host_status(session.host.name, session.entry, facts, now=time.time(), locked=locked)
+    return moved_away(found, {move.source: move.target for move in session.moves if move.pending})
 
 
 def _watch(
-    sessions: Mapping[str, Session], interval: float, count: int | None, *, as_json: bool
+    sessions: Mapping[str, Session],
+    kept: status_table.Kept,
+    router: Router | None,
+    interval: float,
+    count: int | None,
+    *,
+    as_json: bool,
 ) -> int:
-    def look(name: str) -> Iterator[HostStatus]:
+    def look(name: str) -> Iterator[HostStatus | RouterFacts]:
+        if name == ROUTER and router:
+            yield from _follow(router, interval)
         rate = Rate()
         for facts in sessions[name].watch(STATUS, interval):
             yield rate.applied(state_of(sessions[name], facts))
 
-    kept = {name: session.cordons for name, session in sessions.items()}
-    rounds = Watch(list(sessions), look, interval + PATIENCE).rounds()
+    names = [*sessions, *([ROUTER] if router else [])]
     code = ExitCode.DONE
     try:
         with status_table.Screen(plain=as_json) as screen:
-            for number, seen in enumerate(rounds, 1):
-                code = exit_code(*_parted(seen))
+            for number, told in enumerate(Watch(names, look, interval + PATIENCE).rounds(), 1):
+                view = _view(told, kept, router)
+                code = view.exit_code()
                 if as_json:
-                    output.line(status_table.document(*_parted(seen), kept))
+                    output.line(view.document())
                 else:
-                    screen.show(status_table.table(*_parted(seen), kept))
+                    screen.show(view.table())
                 if number == count:
                     break
     except KeyboardInterrupt:
         pass  # the usual end of a watch
     return int(code)
+
+
+def _follow(router: Router, interval: float) -> Iterator[RouterFacts]:
+    """Look at the router again and again."""
+    while True:
+        yield router.facts()
+        time.sleep(interval)
+
+
+def _view(
+    told: Mapping[str, HostStatus | RouterFacts | DdtreectlError],
+    kept: status_table.Kept,
+    router: Router | None,
+) -> View:
+    """One round of a watch."""
+    hosts: dict[str, HostStatus | DdtreectlError] = {}
+    routed: RouterFacts | None = None
+    for name, found in told.items():
+        if isinstance(found, RouterFacts):
+            routed = found
+        elif name != ROUTER:
+            hosts[name] = found
+        elif isinstance(found, DdtreectlError):
+            routed = unreachable(found)
+    return View.of(hosts, kept, router, routed)
 
 
 @dataclass

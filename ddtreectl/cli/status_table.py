@@ -157,6 +157,8 @@ def _remarks(host: HostStatus) -> Iterator[str]:
     for service in host.services:
         if service.problem:
             yield f"[red]{host.host}/{service.slot}[/]: {escape(service.problem)}"
+        if service.health == "moved" and service.moved_to:
+            yield f"[dim]{host.host}/{service.slot}: moved to {service.moved_to}[/]"
     for remark in host.health.remarks:
         style = "red" if remark.verdict.takes_no_service else "yellow"
         yield f"[{style}]{host.host}[/]: {escape(str(remark))}"

@@ -54,6 +54,7 @@ class ServiceStatus:
             `swapping` (an operator is at it now), `unhealthy` (runs and does not answer as it
             should), `failed` (should run and does not), `stopped` (on purpose),
             `moved` (serves elsewhere), `drained` (should run, and its GPU keeps it from it).
+        moved_to: where, as HOST/SLOT; None for a service that has not moved.
         generation: the deployed state that runs, or that would.
         generation_status: `pending`, `good` or `failed`.
         uptime_seconds: since the process started, or None.
@@ -77,6 +78,7 @@ class ServiceStatus:
     topk: int | None
     port: int
     health: Health
+    moved_to: str | None
     generation: int
     generation_status: str
     max_running: int | None
@@ -169,6 +171,25 @@ def host_status(
     )
 
 
+def moved_away(host: HostStatus, away: Mapping[str, str]) -> HostStatus:
+    """The status of a host, with what others know of where its services have gone.
+
+    A host that was out of reach when its service moved has no marker of it; its unit is kept down
+    by the router, which the unit asks before it starts, or by whatever was wrong with the host.
+
+    Args:
+        host: as its own facts have it.
+        away: for slots whose service has moved, the slot that stands for it; both as HOST/SLOT.
+    """
+    services = (
+        replace(entry, health="moved", moved_to=to, drift="", problem="")
+        if entry.health in {"failed", "drained"} and (to := away.get(f"{entry.host}/{entry.slot}"))
+        else entry
+        for entry in host.services
+    )
+    return replace(host, services=tuple(services))
+
+
 def _service(place: Place, facts: HostFacts, now: float) -> ServiceStatus | None:
     generation = current(place, facts)
     if generation is None:
@@ -180,7 +201,7 @@ def _service(place: Place, facts: HostFacts, now: float) -> ServiceStatus | None
     seen = told.read(answers if unit.running else {}, backend or "", mode)
     health, problem = _health(place, facts, unit, answers)
     process = facts.processes.get(unit.main_pid or 0)
-    gone = place.slot_name in facts.records.moved
+    gone = facts.records.moved.get(place.slot_name)
     drift = "" if gone else drift_of(generation, facts, unit)
     return ServiceStatus(
         host=place.host_name,
@@ -193,6 +214,7 @@ def _service(place: Place, facts: HostFacts, now: float) -> ServiceStatus | None
         topk=seen.topk or (spec.topk if spec else None),
         port=place.slot.port,
         health=health,
+        moved_to=gone.target if gone else None,
         generation=generation.number,
         generation_status=generation.status,
         max_running=spec.max_running if spec else None,

@@ -39,3 +39,16 @@ def test_a_router_that_was_never_deployed(machine: Machine) -> None:
     assert not {"take-out", "put-in"} & {step["action"] for step in found["steps"]}
     assert any("`ddtreectl router deploy`" in note for note in found["notes"])
     assert not (machine.root / "router").exists()
+
+
+def test_a_watch_shows_the_router_too(machine: Machine) -> None:
+    with_router(machine)
+    watched = machine.run("status", "--watch", "--interval", "0", "--count", "2", "--json")
+    assert watched.returncode == 1
+    rounds = [json.loads(line) for line in watched.stdout.splitlines()]
+    assert [told["router"]["state"] for told in rounds] == ["absent", "absent"]
+    assert [[host["host"] for host in told["hosts"]] for told in rounds] == [["local"]] * 2
+    shown = machine.run("status", "--watch", "--count", "1")
+    assert "router on local" in shown.stdout
+    named = machine.run("status", "local", "--watch", "--count", "1", "--json")
+    assert "router" not in json.loads(named.stdout)
