@@ -1,16 +1,19 @@
-"""Empties cordoned slots: services are stopped gracefully, one after the other."""
+"""Empties cordoned slots: services are stopped gracefully, those of a host one after the other."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ddtreectl.apply.deploy import Deployment
 from ddtreectl.apply.interrupts import InterruptedByOperatorError
 from ddtreectl.apply.session import Session
-from ddtreectl.errors import DdtreectlError, ExitCode
+from ddtreectl.errors import DdtreectlError, ExitCode, UnreachableError
 from ddtreectl.inventory.layout import slot_units
-from ddtreectl.inventory.select import Place
+from ddtreectl.inventory.select import Place, Target
 
-State = Literal["stopped", "empty", "failed", "stopping", "serving", "unknown"]
+State = Literal[
+    "stopped", "empty", "protected", "failed", "unreachable", "stopping", "serving", "unknown"
+]
 LEFT: frozenset[State] = frozenset({"stopping", "serving", "unknown"})
 """What an interrupted drain leaves."""
 
@@ -21,8 +24,9 @@ class Drained:
 
     Attributes:
         place: the slot.
-        state: `stopped`; `empty`, because nothing ran; `failed`, because it does not stop; and
-            after an interruption `stopping` (systemd goes on with it), `serving` or `unknown`.
+        state: `stopped`; `empty`, because nothing ran; `protected`, and left as it is; `failed`,
+            because it does not stop; `unreachable`, and nobody knows; and after an interruption
+            `stopping` (systemd goes on with it), `serving` or `unknown`.
         said: what went wrong, or what goes on.
         hint: what to do about it.
         exit_code: of the failure.
@@ -35,6 +39,28 @@ class Drained:
     exit_code: ExitCode = ExitCode.DONE
 
 
+def affected(targets: Sequence[Target]) -> Iterator[tuple[Place, bool]]:
+    """The slots of some targets, each once, and whether its service may be stopped.
+
+    A slot that is protected is stopped only where one of its GPUs is named.
+    """
+    found: dict[tuple[str, str], tuple[Place, bool]] = {}
+    for target in targets:
+        for place in target.places:
+            name = place.host_name, place.slot_name
+            allowed = not place.slot.protected or target.gpu is not None
+            before = found.get(name)
+            found[name] = (place, allowed or (before is not None and before[1]))
+    yield from found.values()
+
+
+def protected(place: Place) -> Drained:
+    """What became of a slot that is protected and was not named."""
+    gpus = " ".join(f"{place.host_name}:{index}" for index in place.slot.gpus[:1])
+    how = f"`ddtreectl drain {gpus}`" if gpus else f"`ddtreectl stop {place.host_name}`"
+    return Drained(place, "protected", "its service goes on", f"{how} stops it as well")
+
+
 def drain(session: Session, place: Place) -> Drained:
     """Stop the service of a slot, and keep it stopped; for a caller that watches for signals."""
     try:
@@ -43,7 +69,8 @@ def drain(session: Session, place: Place) -> Drained:
         if isinstance(error.__cause__, InterruptedByOperatorError):
             return left(session, place)
         said = f"{error.message}\n{error.cause}".strip()
-        return Drained(place, "failed", said, error.hint, error.exit_code)
+        state: State = "unreachable" if isinstance(error, UnreachableError) else "failed"
+        return Drained(place, state, said, error.hint, error.exit_code)
     except InterruptedByOperatorError:
         return left(session, place)
     return Drained(place, "stopped" if outcome.applied else "empty")

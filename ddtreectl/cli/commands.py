@@ -37,7 +37,7 @@ COMMANDS = {
     "stop": Entry("stop:stop", "Stop the service of a slot, and keep it stopped."),
     "cordon": Entry("cordon:cordon", "Have nothing more started on a host or a GPU."),
     "uncordon": Entry("cordon:uncordon", "Let services be started there again."),
-    "drain": Entry("cordon:drain", "Cordon hosts or GPUs, and stop their services gracefully."),
+    "drain": Entry("drain:drain", "Cordon hosts or GPUs, and stop their services gracefully."),
     "migrate": Entry("migrate:migrate", "Move services to other hosts, and fence their old slots."),
     "logs": Entry("logs:logs", "Print the journal of the service of a slot."),
     "audit": Entry("audit:audit", "Show who has changed what on a host."),

@@ -19,7 +19,7 @@ def on_each(
     work: Callable[[str], T],
     *,
     at_once: int = AT_ONCE,
-    deadline: float = DEADLINE,
+    deadline: float | None = DEADLINE,
 ) -> Iterator[tuple[str, T | DdtreectlError]]:
     """Do `work` for each host, and yield each outcome when it is known.
 
@@ -28,7 +28,7 @@ def on_each(
         work: called with a host's name, in a thread of its own.
         at_once: how many are worked on at the same time.
         deadline: seconds that one host may take. Its thread is left to end by itself then, and its
-            place is given to the next host.
+            place is given to the next host. None for work whose every step has a deadline.
     """
     waiting = list(reversed(names))
     began: dict[str, float] = {}
@@ -47,8 +47,8 @@ def on_each(
             threading.Thread(target=one, args=(name,), daemon=True).start()
         first = min(began, key=began.__getitem__)
         try:
-            left = began[first] + deadline - time.monotonic()
-            name, outcome = outcomes.get(timeout=max(left, 0.0))
+            left = None if deadline is None else began[first] + deadline - time.monotonic()
+            name, outcome = outcomes.get(timeout=None if left is None else max(left, 0.0))
         except queue.Empty:
             del began[first]
             yield first, UnreachableError(f"`{first}` has not answered within {deadline:g} s")

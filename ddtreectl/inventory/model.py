@@ -35,7 +35,7 @@ class Slot(Strict):
         gpus: the GPUs of the slot; several are one tensor-parallel group.
         address: the address to listen on.
         port: the port to listen on; it stays the same in every swap.
-        protected: its service is moved to another host only when its GPU is named.
+        protected: its service is drained, or moved to another host, only when its GPU is named.
         behind_router: whether the router of the fleet sends requests to it, where there is one.
         service: settings that differ from the inventory's `defaults`.
     """
