@@ -26,10 +26,11 @@ from ddtree_engine.device_round import DeviceRound, RoundShape
 from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.errors import CapacityError, EngineError, RequestError
 from ddtree_engine.memory_plan import cache_bytes, gibibytes
+from ddtree_engine.ops.choose_nodes import choose_nodes
 from ddtree_engine.ops.topk_logprob import topk_logprob
 from ddtree_engine.round_pipeline import DEPTH, RoundPipeline, bucket, context_bucket
 from ddtree_engine.row_state import RowState
-from ddtree_engine.sampling import choose_batch
+from ddtree_engine.sampling import SamplingParams, SamplingTensors
 from ddtree_engine.sequence import Mode, Sequence, Speculation
 from ddtree_engine.shadow import BUDGETS, ShadowEvidence
 from ddtree_engine.target import TargetModel, Verification
@@ -390,7 +391,7 @@ class Decoder:
             ),
             width=min(max(map(_candidates, drafting), default=0), self.target.config.vocab_size),
             sampled=bool(sampling),
-            filters=any(one.top_k or one.top_p < 1.0 for one in sampling),
+            filters=_filters(sampling),
         )
 
     @contextmanager
@@ -446,9 +447,18 @@ class Decoder:
         batch: TreeBatch,
     ) -> tuple[list[list[int]], list[list[int]]]:
         """Accepted path of each request, and what it emits: the path's tokens, then the bonus."""
-        lengths = torch.tensor(self.cache.lengths[: len(running)], device=self.device)
-        positions = lengths[:, None] + batch.depths + 1
-        choices = choose_batch(logits, positions, [one.sampling for one in running]).tolist()
+        sampling = [one.sampling for one in running]
+        if all(one.greedy for one in sampling):
+            choices = logits.argmax(-1).tolist()
+        else:
+            choices = choose_nodes(
+                logits,
+                batch.depths,
+                torch.tensor(self.cache.lengths[: len(running)], device=self.device),
+                SamplingTensors.of(sampling, self.device),
+                depth=max(max(tree.depths) for tree in trees),
+                filters=_filters(sampling),
+            ).tolist()
         # The ops keep a number that is not finite in its own branch, so a draft that goes bad and
         # is rejected harms nobody. A sum is finite only if every term is.
         sound = torch.isfinite(logits.sum(-1)).tolist()
@@ -546,6 +556,10 @@ class Decoder:
         begin = perf_counter()
         yield
         self.seconds[stage] += perf_counter() - begin
+
+
+def _filters(sampling: SequenceOf[SamplingParams]) -> bool:
+    return any(one.top_k or one.top_p < 1.0 for one in sampling)
 
 
 def _drafts(sequence: Sequence) -> bool:

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from ddtree_engine.cache import DrafterCache, Paths, TargetCache
 from ddtree_engine.drafter import DrafterModel
+from ddtree_engine.ops.choose_nodes import choose_nodes
 from ddtree_engine.ops.draft_trees import DraftTrees, draft_trees
 from ddtree_engine.ops.topk_logprob import topk_logprob
 from ddtree_engine.ops.tree_walk import Walk, tree_walk
 from ddtree_engine.row_state import RowState
-from ddtree_engine.sampling import choose_nodes
 from ddtree_engine.target import TargetModel, Verification
 from ddtree_engine.tree_batch import TreeBatch
 

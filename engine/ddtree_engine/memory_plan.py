@@ -134,8 +134,8 @@ def plan_memory(
     features = len(drafter.target_layer_ids) + 1 if drafter is not None else 1
     logits = (nodes + rows * (block - 1)) * target.vocab_size * size
     if sampled:
-        # Scores of every node and their sorted forms, noise of every depth from 64-bit words.
-        logits += nodes * target.vocab_size * 56 + rows * block * target.vocab_size * 40
+        # Noise of every depth in float32.
+        logits += rows * block * target.vocab_size * 4
     hidden = nodes * (4 * target.intermediate_size + features * target.hidden_size) * size
     return MemoryPlan(
         weights=weights,

@@ -11,7 +11,7 @@ from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.engine import Engine, load_engine
 from ddtree_engine.errors import EngineError
 from ddtree_engine.round_pipeline import RoundPipeline
-from ddtree_engine.sampling import SamplingParams, SamplingTensors, choose_batch, choose_nodes
+from ddtree_engine.sampling import SamplingParams
 from ddtree_engine.sequence import Mode, Sequence, Speculation
 from ddtree_engine.target import TargetModel
 from ddtree_engine.warm_up import check_device_rounds
@@ -127,20 +127,6 @@ def test_a_device_whose_rounds_are_wrong_is_not_served_from(
     )
     with pytest.raises(EngineError, match="rounds on this device are not exact: `ar`"):
         check_device_rounds(decoder, budget=12, topk=3)
-
-
-def test_choices_in_fixed_shapes_are_those_of_each_request() -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(4, 9, 57, generator=generator) * 3
-    logits[0, 0, 5:20] = logits[0].max() + 1  # a tie
-    depths = torch.randint(0, 5, (4, 9), generator=generator)
-    starts = torch.tensor([0, 7, 100, 5])
-    params = [GREEDY, SAMPLED, FILTERED, SamplingParams(0.5, top_k=5, seed=-3)]
-    tensors = SamplingTensors.empty(4, torch.device("cpu"))
-    for row, one in enumerate(params):
-        tensors.set(row, one)
-    chosen = choose_nodes(logits, depths, starts, tensors, depth=5, filters=True)
-    assert torch.equal(chosen, choose_batch(logits, starts[:, None] + depths + 1, params))
 
 
 @pytest.fixture(scope="module")

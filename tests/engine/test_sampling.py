@@ -22,10 +22,10 @@ from ddtree_engine.errors import RequestError
 from ddtree_engine.sampling import (
     SamplingParams,
     choose,
-    choose_batch,
     filter_logits,
     gumbel_from_words,
     gumbel_noise,
+    masses,
     philox4x32,
 )
 from ddtree_engine.tree import DraftTree, chain, walk
@@ -172,7 +172,7 @@ class TestFilter:
         mass = [sum(weights[:n]) / sum(weights) for n in range(len(ranked) + 1)]
         count = len(kept)
         assert kept == set(ranked[:count])
-        slack = 1e-9  # float64 sums of the same masses in another order
+        slack = 1e-5  # masses are made of float32 scores
         assert mass[count - 1] < top_p + slack
         assert mass[count] >= top_p - slack
 
@@ -194,6 +194,23 @@ class TestFilter:
     def test_greedy_has_no_scores(self) -> None:
         with pytest.raises(ValueError, match="argmax"):
             filter_logits(torch.zeros(3), SamplingParams())
+
+
+class TestMasses:
+    @given(st.lists(st.floats(-60, 60, width=32), min_size=1, max_size=20))
+    def test_are_probabilities_in_units(self, scores: list[float]) -> None:
+        found = masses(torch.tensor(scores, dtype=torch.float32)).tolist()
+        for score, mass in zip(scores, found, strict=True):
+            expected = math.exp(score - max(scores)) * 2.0**40
+            assert mass == pytest.approx(expected, rel=1e-5, abs=1.0)
+        assert max(found) == 2**40
+
+    def test_what_cannot_come_has_none(self) -> None:
+        assert masses(torch.tensor([0.0, -math.inf, -28.0, -29.0])).tolist()[1::2] == [0, 0]
+
+    def test_never_rise_along_a_ranking(self) -> None:
+        scores = torch.linspace(0, -30, 100_001)
+        assert (masses(scores).diff() <= 0).all()
 
 
 class TestParams:
@@ -277,28 +294,6 @@ class TestChoose:
         assert together.shape == (3, 5)
         for b, n in product(range(3), range(5)):
             assert together[b, n] == choose(logits[b, n], positions[b, n], params)
-
-    def test_batch_of_different_parameters(self) -> None:
-        logits = normal_logits(4, 5, 300)
-        positions = torch.arange(20).reshape(4, 5) // 3
-        params = [
-            SamplingParams(),
-            SamplingParams(temperature=0.8, seed=3),
-            SamplingParams(temperature=0.8, seed=4),
-            SamplingParams(temperature=1.2, top_k=9, top_p=0.9, seed=3),
-        ]
-        together = choose_batch(logits, positions, params)
-        for b in range(4):
-            assert torch.equal(together[b], choose(logits[b], positions[b], params[b]))
-
-    def test_batch_of_greedy_requests(self) -> None:
-        logits = normal_logits(2, 5, 300)
-        chosen = choose_batch(logits, torch.zeros(2, 5).long(), [SamplingParams()] * 2)
-        assert torch.equal(chosen, logits.argmax(-1))
-
-    def test_batch_needs_parameters_for_each(self) -> None:
-        with pytest.raises(ValueError, match="2 requests"):
-            choose_batch(torch.zeros(2, 1, 4), torch.zeros(2, 1).long(), [SamplingParams()])
 
 
 def random_tree(random: Random, anchor: int, *, vocabulary: int, nodes: int) -> DraftTree:

@@ -15,6 +15,7 @@ from triton.compiler import ASTSource
 
 from ddtree_engine.ops import split_kv
 from ddtree_engine.ops.add_norm import kernel as add_norm
+from ddtree_engine.ops.choose_nodes import kernel as choose_nodes
 from ddtree_engine.ops.conv_commit import kernel as conv_commit
 from ddtree_engine.ops.draft_trees import kernel as draft_trees
 from ddtree_engine.ops.few_rows_linear import kernel as few_rows_linear
@@ -37,6 +38,9 @@ POINTERS = {
     **dict.fromkeys(["taps", "lengths", "path_lengths", "best", "ids"], "*i64"),
     **dict.fromkeys(["choices", "tokens", "parents", "depths", "sizes", "path", "bonus"], "*i64"),
     **dict.fromkeys(["anchors", "budgets", "widths", "starts", "scores"], "*i64"),
+    **dict.fromkeys(["seeds", "top_ks", "chosen"], "*i64"),
+    **dict.fromkeys(["noise", "temperatures"], "*fp32"),
+    "top_ps": "*fp64",
     "arrived": "*i32",
     **dict.fromkeys(["scale", "eps"], "fp32"),
     "log_probs": "*fp32",
@@ -135,6 +139,9 @@ def main() -> None:
     show("conv_commit", conv_commit._conv_commit, {"TAIL": 3, "CHANNELS": 1024})
     show("topk_logprob", topk_logprob._best_of_piece, {"K": 16, "SIZE": 2048})
     show("merge of topk", topk_logprob._merge, {"K": 16, "PIECES": 128, "CANDIDATES": 2048})
+    show("noise", choose_nodes._make_noise, {"SIZE": choose_nodes.NOISE_PIECE})
+    sizes = {"FILTERS": True, "SIZE": choose_nodes.PIECE}
+    show("choose_nodes", choose_nodes._choose, sizes, choose_nodes.WARPS)
     for dim, group, own, window, context in (
         *((256, 6, 0, 0, context) for context in (1024, 32768)),
         *((128, 4, 1, 2048, 1024), (128, 4, 2, 0, 1024)),
