@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from functools import partial
 
 from ddtreectl import bundle
@@ -29,16 +30,30 @@ COMMAND_DEADLINE = 60.0
 MIB = 1 << 20
 
 
+class BuildAction(StrEnum):
+    """What a step of a build does."""
+
+    HAVE_UV = "have-uv"
+    BRING_WHEELS = "bring-wheels"
+    MAKE = "make"
+    INSTALL = "install"
+    VERIFY = "verify"
+    MARK_FINISHED = "mark-finished"
+    NOTE = "note"
+
+
 @dataclass(frozen=True)
 class BuildStep:
     """One step of a build.
 
     Attributes:
-        title: what it does, in the imperative.
+        action: what it does.
+        title: the same for a reader, in the imperative.
         reason: why it is needed.
         act: does it.
     """
 
+    action: BuildAction
     title: str
     reason: str
     act: Callable[[], None]
@@ -95,34 +110,46 @@ class EnvironmentBuilder:
             yield from self._build_steps(self._request.lock)
         if self._facts.records.provisioned.get(self._record.backend) != self._record:
             yield BuildStep(
-                "note it on the host", "deploys go by what was provisioned", self._write_record
+                BuildAction.NOTE,
+                "note it on the host",
+                "deploys go by what was provisioned",
+                self._write_record,
             )
 
     def _build_steps(self, lock: EnvironmentLock) -> Iterator[BuildStep]:
         name = self._request.environment
         if self._request.held is not None:
-            yield BuildStep("have uv", "it builds environments without a network", self._have_uv)
+            yield BuildStep(
+                BuildAction.HAVE_UV,
+                "have uv",
+                "it builds environments without a network",
+                self._have_uv,
+            )
         if wheelhouse := self._request.wheelhouse:
             files, size = self.missing()
             yield BuildStep(
+                BuildAction.BRING_WHEELS,
                 f"bring {len(files)} of {len(wheelhouse.wheels)} wheels, {size / MIB:.0f} MiB",
                 "what the host has by its hash is not sent again",
                 self._bring_wheels,
             )
         make = partial(self._create, lock)
-        yield BuildStep(f"make {name}", "it is built where it stays", make)
+        yield BuildStep(BuildAction.MAKE, f"make {name}", "it is built where it stays", make)
         yield BuildStep(
+            BuildAction.INSTALL,
             f"install torch {lock.torch} ({self._request.choice.build}) and "
             f"{lock.backend.distribution}",
             self._request.choice.reason,
             partial(self._install, lock),
         )
         yield BuildStep(
+            BuildAction.VERIFY,
             "verify it as the service will run it",
             "packages that do not fit each other show before anything is stopped",
             partial(self._verify, lock),
         )
         yield BuildStep(
+            BuildAction.MARK_FINISHED,
             "mark it finished",
             "an interrupted build never looks like one",
             partial(self._mark, lock),

@@ -91,15 +91,26 @@ class Execution:
     def run(self, steps: tuple[Step, ...]) -> None:
         """Carry out `steps` in order; the first failure ends them."""
         for step in steps:
-            self.lock.check()
-            self.session.interrupts.check()
-            self.phase, self.lock.fence.doing = step.phase, step.action.value
+            self.phase = step.phase
+            self._begin(step.action.value)
             with self.session.report.step(step.title):
                 self._acts[step.action](step)
 
+    def _begin(self, doing: str) -> None:
+        """Make sure that work may go on, and have the host know with what."""
+        self.lock.check()
+        self.session.interrupts.check()
+        self.lock.fence.doing = doing
+
     def _build_environment(self) -> None:
         assert self.request is not None  # noqa: S101 - only a new generation has the step
-        prepare.build_environment(self.session, self._wanted, self.request, self.facts)
+        prepare.build_environment(
+            self.session,
+            self._wanted,
+            self.request,
+            self.facts,
+            lambda action: self._begin(f"{Action.BUILD_ENVIRONMENT}:{action}"),
+        )
 
     def _stage(self) -> None:
         self.staged = True

@@ -1,9 +1,10 @@
 """Everything that can fail is done and checked here, while the old service still serves."""
 
+from collections.abc import Callable
 from shlex import join
 
 from ddtreectl.apply import sglang
-from ddtreectl.apply.environments import EnvironmentBuilder
+from ddtreectl.apply.environments import BuildAction, EnvironmentBuilder
 from ddtreectl.apply.session import Session
 from ddtreectl.env.request import Request
 from ddtreectl.errors import StepError
@@ -17,10 +18,18 @@ INSPECT_DEADLINE = 300.0
 
 
 def build_environment(
-    session: Session, candidate: Candidate, request: Request, facts: HostFacts
+    session: Session,
+    candidate: Candidate,
+    request: Request,
+    facts: HostFacts,
+    begin: Callable[[BuildAction], None],
 ) -> None:
-    """Build the environment of `candidate` at its final path, verify it, and mark it finished."""
+    """Build the environment of `candidate` at its final path, verify it, and mark it finished.
+
+    Before each step of the build `begin` is called, and may end it by raising.
+    """
     for step in EnvironmentBuilder(session, request, facts, candidate.unit_text).steps():
+        begin(step.action)
         session.report.detail(step.title)
         step.act()
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ddtreectl.apply.environments import EnvironmentBuilder, ingredients
+from ddtreectl.apply.environments import BuildAction, EnvironmentBuilder, ingredients
 from ddtreectl.apply.lock import HostLock
 from ddtreectl.apply.locked import locked
 from ddtreectl.apply.session import Session
@@ -32,6 +32,7 @@ TOOL_BYTES = 64 << 20
 class ProvisionStep:
     """A step as a reader sees it."""
 
+    action: BuildAction
     title: str
     reason: str
 
@@ -126,6 +127,7 @@ class Provisioning:
             )
             for step in builder.steps():
                 lock.check()
+                lock.fence.doing = step.action.value
                 with session.report.step(step.title):
                     step.act()
             session.audit("provision-done", environment=plan.environment)
@@ -157,7 +159,7 @@ class Provisioning:
             torch=request.lock.torch if request.lock else "",
             build=request.choice.build,
             reason=request.choice.reason,
-            steps=tuple(ProvisionStep(s.title, s.reason) for s in builder.steps()),
+            steps=tuple(ProvisionStep(s.action, s.title, s.reason) for s in builder.steps()),
             refusals=tuple(self._refusals(request, builder, facts)),
         )
 

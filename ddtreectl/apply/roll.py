@@ -8,7 +8,7 @@ progress finish.
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -23,6 +23,10 @@ from ddtreectl.errors import (
     RolledBackError,
     UnreachableError,
 )
+from ddtreectl.plan.standby import Room
+
+Gate = Callable[[str, Collection[str], Collection[str]], Room]
+"""Whether a host may be taken out of service, by those in progress and those that have ended."""
 
 
 class Result(StrEnum):
@@ -112,6 +116,8 @@ class Roll:
         work: deploys to a host, in a thread of its own; returns what it did.
         stop: asks the work on a host to end at its next look, because of a signal.
         record: told of every change of a target.
+        gate: asked before each host whether others serve meanwhile; None where nothing depends on
+            that.
     """
 
     def __init__(
@@ -122,12 +128,14 @@ class Roll:
         work: Callable[[str], Outcome],
         stop: Callable[[str, str], None],
         record: Callable[[Target], None],
+        gate: Gate | None = None,
     ) -> None:
         self.targets = {target.host: target for target in targets}
         self._rules = rules
         self._work = work
         self._stop = stop
         self._record = record
+        self._gate = gate
         self._ended: queue.SimpleQueue[tuple[str, Outcome | BaseException]] = queue.SimpleQueue()
         self.halted = ""
         """Why targets were left out; empty while none are."""
@@ -167,7 +175,30 @@ class Roll:
             return
         if any(not target.result.ended for target in canaries):
             waiting = [target for target in waiting if target in canaries]
-        yield from waiting[: max(self._rules.parallel - len(self._in_progress()), 0)]
+        yield from self._let_through(waiting)
+
+    def _let_through(self, waiting: Sequence[Target]) -> Iterator[Target]:
+        """Those of the waiting targets that there is room for; each is begun before the next."""
+        for target in waiting:
+            busy = [entry.host for entry in self._in_progress()]
+            if len(busy) >= self._rules.parallel:
+                return
+            room = self._room(target.host, busy)
+            if room is Room.NONE:
+                self.halted = (
+                    f"{target.host} is the last one that the router has ready for its model, and "
+                    "one that was dealt with before gets no requests"
+                )
+                return
+            if room is Room.FREE:
+                yield target
+
+    def _room(self, host: str, busy: Sequence[str]) -> Room:
+        if self._gate is None:
+            return Room.FREE
+        return self._gate(
+            host, busy, [name for name, target in self.targets.items() if target.result.ended]
+        )
 
     def _begin(self, target: Target) -> None:
         self._set(replace(target, result=Result.BEGUN, seconds=time.monotonic()))

@@ -77,7 +77,8 @@ def deploy(
     Of several hosts the first `--canary` must be good before the others are begun. A host that
     fails, or is not reached, counts; after more than `--max-failures` no other is begun, and those
     in progress finish. Exit code 3: some hosts serve what was asked for, and some do not;
-    `--resume last` deploys to these.
+    `--resume last` deploys to these. Of the workers of a router no more are worked on at a time
+    than leave one that serves the same model.
     """
     opened = context(ctx)
     inventory = opened.inventory()
@@ -108,7 +109,7 @@ def deploy(
     if len(places) > 1:
         rules = Rules(canary, parallel, max_failures, skip_unreachable)
         if dry_run:
-            return roll.plans(opened, inventory, places, request, as_json=as_json)
+            return roll.plans(opened, inventory, places, request, rules, as_json=as_json)
         return roll.begin(
             opened, inventory, places, request, rules, lock_wait=lock_wait, as_json=as_json
         )

@@ -103,8 +103,13 @@ def plan(shown: Plan) -> None:
             style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "dim")
             console.print(f"[{style}]{escape(line)}[/]")
         console.print()
-    for note in shown.notes:
-        console.print(f"[dim]note:[/] {escape(note)}")
+    for text in shown.notes:
+        note(text)
+
+
+def note(text: str) -> None:
+    """Print what a reader of a plan should know."""
+    stdout().print(f"[dim]note:[/] {escape(text)}")
 
 
 def plan_document(shown: Plan) -> dict[str, object]:

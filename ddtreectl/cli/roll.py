@@ -1,6 +1,6 @@
 """Deploys to several hosts: begins, resumes, prints the summary."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -13,6 +13,7 @@ from ddtreectl.apply.interrupts import handled
 from ddtreectl.apply.operator import current
 from ddtreectl.apply.roll import Result, Roll, Rules, Target, exit_code
 from ddtreectl.apply.roll_journal import Request, RollJournal
+from ddtreectl.apply.standby import Standby
 from ddtreectl.cli import output
 from ddtreectl.cli.context import Context
 from ddtreectl.cli.services import service_of
@@ -72,7 +73,7 @@ def resume(
             journal.targets[host] = replace(target, result=Result.WAITING, message="")
     if dry_run:
         places = list(_places(inventory, journal).values())
-        return plans(opened, inventory, places, journal.request, as_json=as_json)
+        return plans(opened, inventory, places, journal.request, journal.rules, as_json=as_json)
     journal.halted = ""
     return _carry_out(opened, inventory, journal, lock_wait=lock_wait, as_json=as_json)
 
@@ -82,10 +83,11 @@ def plans(
     inventory: Inventory,
     places: Sequence[Place],
     request: Request,
+    rules: Rules,
     *,
     as_json: bool,
 ) -> int:
-    """Print what a roll would do on each host."""
+    """Print what a roll would do on each host, and which of them not at the same time."""
     by_host = {place.host_name: place for place in places}
 
     def plan(host: str) -> Plan:
@@ -98,10 +100,13 @@ def plans(
     outcomes = {host: found[host] for host in by_host}
     failures = [outcome for outcome in outcomes.values() if isinstance(outcome, DdtreectlError)]
     refused = [o for o in outcomes.values() if isinstance(o, Plan) and o.refusals]
+    standby = _standby(opened, inventory, by_host)
+    limits = standby.limits(rules.parallel) if standby else ()
     if as_json:
         output.document(
             {
                 "applied": False,
+                "limits": [asdict(limit) for limit in limits],
                 "plans": [
                     {"host": host, "error": outcome.message}
                     if isinstance(outcome, DdtreectlError)
@@ -116,6 +121,8 @@ def plans(
                 output.error(outcome, as_json=False)
             else:
                 output.plan(outcome)
+        for limit in limits:
+            output.note(str(limit))
     if not failures and not refused:
         return int(ExitCode.DONE)
     if len(failures) + len(refused) < len(outcomes):
@@ -152,8 +159,18 @@ def _carry_out(
     def stop(host: str, signal: str) -> None:
         sessions[host].interrupts.ask_to_stop(signal)
 
-    roll = Roll(list(journal.targets.values()), journal.rules, work=work, stop=stop, record=record)
+    standby = _standby(opened, inventory, places)
+    roll = Roll(
+        list(journal.targets.values()),
+        journal.rules,
+        work=work,
+        stop=stop,
+        record=record,
+        gate=standby.room if standby else None,
+    )
     output.progress(f"roll {journal.name}: {_described(journal)}")
+    for limit in standby.limits(journal.rules.parallel) if standby else ():
+        output.progress(f"  {limit}")
     with handled(roll.halt):
         roll.run()
     journal.halted = roll.halted
@@ -173,6 +190,15 @@ def _carry_out(
     else:
         _summary(journal, targets)
     return int(code)
+
+
+def _standby(opened: Context, inventory: Inventory, places: Mapping[str, Place]) -> Standby | None:
+    """What keeps the workers of a router serving; None where none of the slots is behind one."""
+    router = opened.router(inventory)
+    if router is None:
+        return None
+    found = {host: worker.name for host, p in places.items() if (worker := router.worker(p))}
+    return Standby(found, router.facts) if found else None
 
 
 def _places(inventory: Inventory, journal: RollJournal) -> dict[str, Place]:

@@ -38,7 +38,10 @@ def document(router: Router, facts: RouterFacts) -> dict[str, object]:
         "problem": facts.problem,
         "listed": facts.listed,
         "moved": facts.moved,
-        "workers": [{**asdict(w), "moved": sorted(w.moved)} for w in facts.workers],
+        "workers": [
+            {**asdict(w), "moved": sorted(w.moved), "models": sorted(w.models)}
+            for w in facts.workers
+        ],
     }
 
 

@@ -1,11 +1,11 @@
 """What a router says of its workers, and what it is told to have.
 
-`GET /workers` of smg 1.13.0 lists them with a status (`ready`, `not_ready`, `draining`, …) and the
-number of requests that it has in flight to each. One that came from the list in a file carries the
-name that it has there as the label `smg.ai/discovery-id`.
+`GET /workers` of smg 1.13.0 lists them with a status (`ready`, `not_ready`, `draining`, …), the
+number of requests that it has in flight to each, and the models that it sends there. One that came
+from the list in a file carries the name that it has there as the label `smg.ai/discovery-id`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,6 +28,7 @@ class RouterWorker:
         url: where the router reaches it.
         status: in the router's words; only `ready` ones get requests.
         load: requests in flight to it, or None.
+        models: what it serves; nothing where the router has not asked it yet.
     """
 
     name: str
@@ -35,6 +36,7 @@ class RouterWorker:
     url: str
     status: str
     load: int | None
+    models: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,16 @@ def parse_workers(answer: Answer) -> tuple[RouterWorker, ...] | None:
         told = labels.get(NAME) if isinstance(labels, dict) else None
         name, moved = parts(told) if isinstance(told, str) else (entry["url"], frozenset())
         status, load = str(entry.get("status") or "unknown"), as_int(entry.get("load"))
-        found.append(RouterWorker(name, moved, entry["url"], status, load))
+        models = frozenset(_models(entry))
+        found.append(RouterWorker(name, moved, entry["url"], status, load, models))
     return tuple(sorted(found, key=lambda worker: worker.name))
+
+
+def _models(entry: Mapping[str, object]) -> Iterator[str]:
+    models = entry.get("models")
+    for model in models if isinstance(models, list) else ():
+        if isinstance(model, dict) and isinstance(model.get("id"), str):
+            yield model["id"]
 
 
 def parse_list(text: str) -> tuple[dict[str, str], dict[str, str]] | None:

@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,10 +24,17 @@ class Deployer(Operator):
     """An operator of one host with one slot, who deploys the stand-in engine."""
 
     def __init__(
-        self, fleet: Fleet, folder: Path, name: str, *, revert_after: int = REVERT_AFTER
+        self,
+        fleet: Fleet,
+        folder: Path,
+        name: str,
+        *,
+        revert_after: int = REVERT_AFTER,
+        listens: str = "127.0.0.1",
     ) -> None:
         super().__init__(fleet, folder)
         self.name = name
+        self.listens = listens
         self.revert_after = revert_after
         self.host = fleet.hosts[name]
         self.write_hosts([fleet.hosts[name].address])
@@ -47,6 +54,7 @@ class Deployer(Operator):
       gpu0:
         gpus: [0]
         port: 30000
+        address: {self.listens}
         service: {{start_timeout: 60, stop_timeout: 2{more}}}
 """
             for name, address in self._named(addresses)
@@ -54,7 +62,7 @@ class Deployer(Operator):
         self.write(hosts="hosts:\n" + "".join(entries))
 
     def _named(self, addresses: Iterable[str]) -> Iterable[tuple[str, str]]:
-        by_address = {host.address: name for name, host in self._fleet.hosts.items()}
+        by_address = {host.address: name for name, host in self.fleet.hosts.items()}
         return [(by_address[address], address) for address in addresses]
 
     def deploy(self, mode: str, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -104,13 +112,32 @@ def read_until(said: str, process: "subprocess.Popen[str]") -> "subprocess.Popen
 
 @contextmanager
 def serving_hosts(
-    folders: pytest.TempPathFactory, count: int, *, revert_after: int
+    folders: pytest.TempPathFactory,
+    count: int,
+    *,
+    revert_after: int,
+    listens: str = "127.0.0.1",
+    more: Sequence[HostSpec] = (),
 ) -> Iterator[list[Deployer]]:
-    """Hosts `h1` … that serve generation 1, mode tree, each with an operator of its own."""
+    """Hosts `h1` … that serve generation 1, mode tree, each with an operator of its own.
+
+    Args:
+        folders: for what each operator has.
+        count: how many hosts.
+        revert_after: seconds, of each host.
+        listens: the address that their services listen on.
+        more: hosts that are booted besides, and serve nothing.
+    """
     specs = [HostSpec(f"h{number}", gpus=1, disk="16G") for number in range(1, count + 1)]
-    with Fleet.boot(specs) as fleet:
+    with Fleet.boot([*specs, *more]) as fleet:
         operators = [
-            Deployer(fleet, folders.mktemp(spec.name), spec.name, revert_after=revert_after)
+            Deployer(
+                fleet,
+                folders.mktemp(spec.name),
+                spec.name,
+                revert_after=revert_after,
+                listens=listens,
+            )
             for spec in specs
         ]
         try:

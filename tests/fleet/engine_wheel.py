@@ -26,11 +26,16 @@ class cuda:
 """
 
 
-def build(folder: Path) -> Path:
-    """Write the wheel, and return where it is."""
+def build(folder: Path, *, edition: str = "") -> Path:
+    """Write the wheel, and return where it is.
+
+    Args:
+        folder: where it goes.
+        edition: makes another wheel of it, for which hosts need another environment.
+    """
     info = f"ddtree_engine-{VERSION}.dist-info"
     files = {
-        "ddtree_engine/__init__.py": "",
+        "ddtree_engine/__init__.py": f"# {edition}\n" if edition else "",
         "ddtree_engine/main.py": ENGINE.read_text(),
         "torch/__init__.py": TORCH,
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: ddtree-engine\nVersion: {VERSION}\n",

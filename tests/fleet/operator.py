@@ -20,7 +20,7 @@ class Operator:
     """
 
     def __init__(self, fleet: Fleet, folder: Path) -> None:
-        self._fleet = fleet
+        self.fleet = fleet
         self.inventory = folder / "inventory.yaml"
         self.ssh_config = folder / "ssh_config"
         self.known_hosts = folder / "known_hosts"
@@ -40,7 +40,7 @@ class Operator:
         """
         words = {"config": self.ssh_config, **settings}
         ssh = ", ".join(f"{key}: {value}" for key, value in words.items())
-        text = inventory(self._fleet.folder, self._fleet.topology)
+        text = inventory(self.fleet.folder, self.fleet.topology)
         _, _, usual = text.partition("\n")
         self.inventory.write_text(f"ssh: {{{ssh}}}\n{hosts or usual}")
 
@@ -52,7 +52,7 @@ class Operator:
     def command(self, *words: str) -> list[str]:
         """The command line of ddtreectl, in the network of the lab."""
         ours = [sys.executable, "-m", "ddtreectl", "--inventory", str(self.inventory)]
-        return self._fleet.inside(*ours, *words)
+        return self.fleet.inside(*ours, *words)
 
     def run(self, *words: str, timeout: float = 120.0) -> "subprocess.CompletedProcess[str]":
         """Run ddtreectl to its end."""

@@ -32,7 +32,7 @@ class Balanced(Operator):
 
     def __init__(self, fleet: Fleet, folder: Path, wheels: Path) -> None:
         super().__init__(fleet, folder)
-        self.fleet, self.wheels = fleet, wheels
+        self.wheels = wheels
         self.h1, self.h2 = (fleet.hosts[name] for name in ("h1", "h2"))
         self.url = f"http://{self.h1.address}:{PORT}"
         entries = "".join(
@@ -137,8 +137,9 @@ def test_deployed(operator: Balanced) -> None:
 def test_a_roll_loses_no_request(operator: Balanced) -> None:
     with operator.clients() as told:
         said = operator.done(
-            *("deploy", "h1", "h2", "--mode", "tree", "--force", "--canary", "1", "--parallel", "1")
+            *("deploy", "h1", "h2", "--mode", "tree", "--force", "--canary", "0", "--parallel", "2")
         )
+        assert "of h1/gpu0, h2/gpu0 at most 1 at a time is out of the router" in said
         for name in ("h1", "h2"):
             assert f"take {name}/gpu0 out of the router" in said
             assert f"put {name}/gpu0 into the router" in said

@@ -3,6 +3,9 @@
 The steps are those of the plan, so that a step that is added is hurt as well. A fault strikes when
 the first command of a step is about to run. By default each step and each fault occurs at least
 once; FULL=1 has every pair, and ROTATION=N other pairs.
+
+Steps of a build are hurt in a deploy of an engine that the host has no environment for; those of
+the router in one by an operator who has a router, which runs on a host of its own.
 """
 
 import contextlib
@@ -10,179 +13,212 @@ import json
 import os
 import queue
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from ddtreectl.inventory.service import Mode
-from ddtreectl.plan.step import Phase
-from ddtreectl.plan.swap import plan_swap
-from tests.ctl.test_plan import SERVING, wish
-from tests.fleet.deployer import Deployer, serving_hosts
+from ddtreectl.plan.step import Action, Phase
+from tests.fleet import engine_wheel, swap_steps
+from tests.fleet.behind_router import BehindRouter
+from tests.fleet.deployer import ROOT, Deployer, serving_hosts
 from tests.fleet.lab.hold import Hold
 from tests.fleet.lab.shell import LabError
+from tests.fleet.lab.topology import HostSpec
 from tests.fleet.lab.waiting import until
+from tests.fleet.operator import Operator
+from tests.fleet.strike import ENDS_WITHIN, FAULTS, SETTLES_WITHIN, Strike
+from tests.fleet.swap_steps import AT_THE_ROUTER, PLANNED, ROUTED, STEPS, phase
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-HOSTS = 4
+HOSTS = 5
+ROUTER = "router"
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - so that the router reaches it
 REVERT_AFTER = 6
-ENDS_WITHIN = 120.0
-SETTLES_WITHIN = 60.0
 COMMANDS_END_WITHIN = 90.0
-PHASES = {step.action.value: step.phase for step in plan_swap(wish(Mode.LINEAR), SERVING).steps}
-
-
-class Strike:
-    """A deploy whose step is held, to be hurt."""
-
-    def __init__(self, operator: Deployer, process: "subprocess.Popen[str]", hold: Hold) -> None:
-        self.operator = operator
-        self.host = operator.host
-        self.process = process
-        self.hold = hold
-
-    def end(self) -> None:
-        """Let the step go on, and wait for the end of the deploy."""
-        self.hold.release()
-        self.process.communicate(timeout=ENDS_WITHIN)
-
-    def cut(self) -> None:
-        self.host.cut()
-        self.end()
-        if self.operator.reverting():
-            until(lambda: not self.operator.reverting(), "it returns alone", SETTLES_WITHIN)
-
-    def slow(self) -> None:
-        self.host.slow(delay=0.08, jitter=0.03, loss=0.02)
-        self.end()
-
-    def power(self) -> None:
-        self.host.kill()
-        self.host.start()
-        self.end()
-
-    def reboot(self) -> None:
-        self.host.reboot()
-        self.end()
-
-    def full(self) -> None:
-        self.host.fill(16)
-        self.end()
-
-    def hang(self) -> None:
-        """The command hangs until its operator has enough of it and stops the deploy."""
-        self.process.terminate()
-        self.process.communicate(timeout=ENDS_WITHIN)
-
-    def reset(self) -> None:
-        self.host.reset_connections()
-        self.end()
-
-    def killed(self) -> None:
-        """The operator's process ends at once; what was held comes late."""
-        self.process.kill()
-        self.process.communicate()
-        self.hold.release()
-
-
-FAULTS: dict[str, Callable[[Strike], None]] = {
-    "cut": Strike.cut,
-    "slow": Strike.slow,
-    "power": Strike.power,
-    "reboot": Strike.reboot,
-    "full": Strike.full,
-    "hang": Strike.hang,
-    "reset": Strike.reset,
-    "killed": Strike.killed,
-}
+LOST = {4, 5}
+"""Exit codes of operators who do not know what became of the host."""
 
 
 def selected() -> Iterator[tuple[str, str]]:
     """The pairs to try: all of them, or a diagonal."""
     names, shift = list(FAULTS), int(os.environ.get("ROTATION", "0"))
-    for number, action in enumerate(PHASES):
+    for number, step in enumerate(STEPS):
         for place, fault in enumerate(names):
             if os.environ.get("FULL") == "1" or place == (number + shift) % len(names):
-                yield action, fault
+                yield step, fault
 
 
 Case = tuple[str, str]
 
 
+@dataclass
+class Lab:
+    """Hosts that serve, each with an operator of its own.
+
+    Attributes:
+        operators: of the hosts.
+        routed: the operator of all hosts behind a router; None where no case needs one.
+    """
+
+    operators: list[Deployer]
+    routed: BehindRouter | None = None
+    _at_the_router: threading.Lock = field(default_factory=threading.Lock)
+
+    def add_router(self, folder: Path, wheels: Path) -> None:
+        """Put a router before the hosts."""
+        names = [operator.name for operator in self.operators]
+        fleet = self.operators[0].fleet
+        self.routed = BehindRouter(fleet, folder, names, ROUTER, revert_after=REVERT_AFTER)
+        done = self.routed.run("router", "deploy", "--wheelhouse", str(wheels))
+        assert done.returncode == 0, done.stderr
+
+    @contextlib.contextmanager
+    def held(self, operator: Deployer, step: str, begin: Callable[[], None]) -> Iterator[Hold]:
+        """Begin a swap, and hold it where the first command of a step is about to run.
+
+        On the router's host one is held at a time, for all swaps change the same list.
+        """
+        change = AT_THE_ROUTER.get(STEPS[step])
+        with contextlib.ExitStack() as until_reached, contextlib.ExitStack() as until_done:
+            if change is None or self.routed is None:
+                hold = operator.host.hold("env", f"lock.json {step} ")
+            else:
+                until_reached.enter_context(self._at_the_router)
+                hold = self.routed.hold_list(change, operator.name)
+            until_done.enter_context(hold)
+            begin()
+            hold.reached(ENDS_WITHIN)
+            until_reached.close()
+            yield hold
+
+
 @pytest.fixture(scope="module")
-def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Deployer]]:
-    with serving_hosts(tmp_path_factory, HOSTS, revert_after=REVERT_AFTER) as found:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    router = HostSpec(ROUTER, gpus=0, disk="4G")
+    with serving_hosts(
+        tmp_path_factory, HOSTS, revert_after=REVERT_AFTER, listens=EVERYWHERE, more=[router]
+    ) as operators:
+        found = Lab(operators)
         yield found
+        if found.routed is not None:
+            found.routed.close()
 
 
 @pytest.fixture(scope="module")
 def cases(
-    request: pytest.FixtureRequest, operators: list[Deployer]
+    request: pytest.FixtureRequest, lab: Lab, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[Case, "Future[None]"]]:
     """All cases that were asked for, on as many hosts at a time as there are."""
-    free: queue.SimpleQueue[Deployer] = queue.SimpleQueue()
-    for operator in operators:
-        free.put(operator)
-
-    def one(case: Case) -> None:
-        operator = free.get()
-        try:
-            strike(operator, *case)
-        finally:
-            free.put(operator)
-
-    wanted = [
-        (item.callspec.params["action"], item.callspec.params["fault"])
+    wanted: list[Case] = [
+        (str(item.callspec.params["step"]), str(item.callspec.params["fault"]))
         for item in request.session.items
         if isinstance(item, pytest.Function)
         and item.path == request.path
         and hasattr(item, "callspec")
     ]
-    pool = ThreadPoolExecutor(max_workers=len(operators))
+    wanted.sort(key=lambda case: STEPS[case[0]] not in ROUTED)  # these take longest
+    unavailable = ""
+    if any(STEPS[step] in ROUTED for step, _ in wanted):
+        try:
+            wheels = request.getfixturevalue("router_wheelhouse")
+        except pytest.skip.Exception as skipped:
+            unavailable = str(skipped)
+        else:
+            lab.add_router(tmp_path_factory.mktemp("routed"), wheels)
+    free: queue.SimpleQueue[Deployer] = queue.SimpleQueue()
+    for operator in lab.operators:
+        free.put(operator)
+
+    def one(case: Case) -> None:
+        if unavailable and STEPS[case[0]] in ROUTED:
+            pytest.skip(unavailable)
+        operator = free.get()
+        try:
+            strike(lab, operator, *case)
+        finally:
+            free.put(operator)
+
+    pool = ThreadPoolExecutor(max_workers=len(lab.operators))
     yield {case: pool.submit(one, case) for case in wanted}
     pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize(("action", "fault"), list(selected()))
+@pytest.mark.parametrize(("step", "fault"), list(selected()))
 def test_one_service_serves_afterwards(
-    cases: dict[Case, "Future[None]"], action: str, fault: str
+    cases: dict[Case, "Future[None]"], step: str, fault: str
 ) -> None:
-    cases[action, fault].result()
+    cases[step, fault].result()
 
 
-def test_the_plan_that_is_hurt_is_the_plan_that_is_applied(operators: list[Deployer]) -> None:
-    operator = operators[0]
-    shown = operator.deploy("shadow", "--force", "--dry-run", "--json")
+def test_the_plan_that_is_hurt_is_the_plan_that_is_applied(
+    lab: Lab, router_wheelhouse: Path, tmp_path: Path
+) -> None:
+    if lab.routed is None:
+        lab.add_router(tmp_path, router_wheelhouse)
+    assert lab.routed is not None
+    lab.routed.await_ready("h1")
+    with new_engine(lab.routed, tmp_path):
+        shown = lab.routed.run("deploy", "h1", "--mode", "shadow", "--force", "--dry-run", "--json")
     steps = json.loads(shown.stdout)["plan"]["steps"]
-    assert [step["action"] for step in steps] == list(PHASES)
+    assert [step["action"] for step in steps] == list(PLANNED)
+    with new_engine(lab.operators[0], tmp_path):
+        shown = lab.operators[0].run("provision", "h1", "--dry-run", "--json")
+    steps = json.loads(shown.stdout)["plan"]["steps"]
+    assert [step["action"] for step in steps] == list(swap_steps.BUILD)
 
 
-def strike(operator: Deployer, action: str, fault: str) -> None:
+@contextlib.contextmanager
+def new_engine(operator: Operator, folder: Path) -> Iterator[None]:
+    """Have an operator deploy an engine that no host has an environment for."""
+    usual = operator.env["DDTREECTL_ENGINE_WHEEL"]
+    folder.mkdir(exist_ok=True)
+    operator.env["DDTREECTL_ENGINE_WHEEL"] = str(engine_wheel.build(folder, edition=folder.name))
+    try:
+        yield
+    finally:
+        operator.env["DDTREECTL_ENGINE_WHEEL"] = usual
+
+
+def strike(lab: Lab, operator: Deployer, step: str, fault: str) -> None:
     """Hurt one swap, and see what is left of it."""
+    action, worker = STEPS[step], f"{operator.name}/gpu0"
+    routed = lab.routed if action in ROUTED else None
+    if routed is not None and routed.workers().get(worker) != "ready":
+        put_in(routed, operator)
     before = operator.service()
     assert before["health"] == "healthy", before
     mode = {"tree": "linear", "linear": "shadow", "shadow": "tree"}[str(before["mode"])]
-    hold = operator.host.hold("env", f"lock.json {action} ")
+    started: list[subprocess.Popen[str]] = []
+
+    def begin() -> None:
+        by = routed or operator
+        started.append(by.begin("deploy", operator.name, "--mode", mode))
+
     try:
-        process = operator.begin("deploy", operator.name, "--mode", mode)
-        try:
-            hold.reached(ENDS_WITHIN)
-        except LabError:
-            process.kill()
-            _, said = process.communicate()
-            raise AssertionError(f"the step is not reached:\n{said}") from None
-        FAULTS[fault](Strike(operator, process, hold))
+        with contextlib.ExitStack() as until_hurt:
+            if action is Action.BUILD_ENVIRONMENT:
+                folder = operator.inventory.parent / f"{step}-{fault}"
+                until_hurt.enter_context(new_engine(operator, folder))
+            try:
+                hold = until_hurt.enter_context(lab.held(operator, step, begin))
+            except LabError:
+                started[0].kill()
+                _, said = started[0].communicate()
+                raise AssertionError(f"the step is not reached:\n{said}") from None
+            FAULTS[fault](Strike(operator, started[0], hold))
     finally:
         operator.host.heal()
     until(lambda: not operator.reverting(), "the host has returned, if it had to", SETTLES_WITHIN)
     found = until(lambda: healthy(operator), "a service serves", SETTLES_WITHIN, pause=0.5)
-    code = process.returncode
+    code = started[0].returncode
     if code == 0:
         assert (found["mode"], found["generation_status"]) == (mode, "good")
-    elif code == 6 or (code > 0 and PHASES[action] is Phase.PREPARE):
+    elif code == 6 or (code > 0 and phase(step) is Phase.PREPARE):
         assert found["generation"] == before["generation"]
     else:
         assert found["mode"] in {mode, before["mode"]}
@@ -190,10 +226,35 @@ def strike(operator: Deployer, action: str, fault: str) -> None:
     # Where the host has not seen its operator go, a command ends at its own deadline.
     until(lambda: leftovers(operator) == [], "no command is left", COMMANDS_END_WITHIN, pause=0.5)
     if operator.swapping():  # its operator was lost while the host could do nothing about it
-        settled = operator.run("rollback", operator.name, "--lock-wait", "30")
+        settled = (routed or operator).run("rollback", operator.name, "--lock-wait", "30")
         assert settled.returncode == 0, settled.stderr
     assert not operator.reverting()
     assert not operator.swapping()
+    if action is Action.BUILD_ENVIRONMENT:
+        assert unusable(operator) == []
+    if routed is not None:
+        if code < 0 or code in LOST:  # the next contact puts it in, and touches nothing else
+            generation = operator.service()["generation"]
+            put_in(routed, operator)
+            assert operator.service()["generation"] == generation
+        routed.await_ready(operator.name)
+
+
+def put_in(routed: BehindRouter, operator: Deployer) -> None:
+    """Have the router know of the service of a host, by a deploy of what it serves already."""
+    mode = str(operator.service()["mode"])
+    done = routed.run("deploy", operator.name, "--mode", mode, "--lock-wait", "90")
+    assert done.returncode == 0, done.stderr
+    routed.await_ready(operator.name)
+
+
+def unusable(operator: Deployer) -> list[str]:
+    """Environments on the host that look finished, and which the engine does not run from."""
+    script = (
+        f"for f in /{ROOT}/environments/*/environment.json; do "
+        'd=${f%/*}; "$d/bin/ddtree-engine" inspect --json >/dev/null 2>&1 || echo "$d"; done'
+    )
+    return operator.host.says(script).splitlines()
 
 
 def healthy(operator: Deployer) -> dict[str, object]:
