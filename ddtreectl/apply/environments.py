@@ -179,12 +179,12 @@ class EnvironmentBuilder:
         python = self._facts.python
         assert python is not None  # noqa: S101 - without it there is no request
         wheelhouse = self._request.wheelhouse
-        self._uv = offline.have_uv(self._session, python, wheelhouse, self._progress)
+        self._uv = offline.have_uv(self._session, python, wheelhouse, self._session.report.amount)
 
     def _bring_wheels(self) -> None:
         wheelhouse = self._request.wheelhouse
         assert wheelhouse is not None  # noqa: S101 - the step is there only with one
-        offline.bring_wheels(self._session, wheelhouse, self._progress)
+        offline.bring_wheels(self._session, wheelhouse, self._session.report.amount)
 
     def _source(self) -> Offline | None:
         held = self._request.held
@@ -279,11 +279,6 @@ class EnvironmentBuilder:
     @property
     def _where(self) -> str:
         return f"environment `{self._request.environment}` on `{self._host.name}`"
-
-    def _progress(self, done: int, total: int) -> None:
-        self._session.report.detail(
-            f"{done / MIB:.0f} of {total / MIB:.0f} MiB, {100 * done // max(total, 1)} %"
-        )
 
 
 def write_record(session: Session, record: Provisioned) -> None:

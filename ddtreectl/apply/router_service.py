@@ -132,7 +132,9 @@ class RouterService:
             yield RouterStep(
                 f"bring {len(wheelhouse.wheels)} wheels",
                 "what the host has by its hash is not sent again",
-                lambda: offline.bring_wheels(self._session, wheelhouse, self._progress),
+                lambda: offline.bring_wheels(
+                    self._session, wheelhouse, self._session.report.amount
+                ),
             )
         yield RouterStep(
             f"install smg {self._router.settings.version}",
@@ -180,7 +182,9 @@ class RouterService:
     # ---- what the steps do ----
 
     def _have_uv(self) -> None:
-        self._uv = offline.have_uv(self._session, self._python, self._wheelhouse, self._progress)
+        self._uv = offline.have_uv(
+            self._session, self._python, self._wheelhouse, self._session.report.amount
+        )
 
     def _build(self) -> None:
         session, folder = self._session, self._folder
@@ -267,6 +271,3 @@ class RouterService:
     def _active(self) -> bool:
         asked = ["systemctl", "is-active", "--quiet", UNIT]
         return self._session.host.run(asked, deadline=COMMAND_DEADLINE).ok
-
-    def _progress(self, done: int, total: int) -> None:
-        self._session.report.detail(f"{done >> 20} of {total >> 20} MiB")

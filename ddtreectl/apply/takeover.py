@@ -201,11 +201,7 @@ class Takeover:
             self._room(copy, facts)
         title = f"copy {len(copy.missing)} of {len(wanted)} files, {copy.bytes / MIB:.0f} MiB"
         with session.report.step(title):
-            copy.run(
-                lambda done, total: session.report.detail(
-                    f"{done / MIB:.0f} of {total / MIB:.0f} MiB, {100 * done // max(total, 1)} %"
-                )
-            )
+            copy.run(session.report.amount)
         with session.report.step("compare every hash"):
             again = Copy(
                 source.host,

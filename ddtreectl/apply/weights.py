@@ -45,11 +45,7 @@ def bring(source: Session, target: Session, folder: str) -> None:
                 hint=f"make room there: `df -h {folder}`",
             )
     with target.report.step(f"copy {len(copy.missing)} files, {copy.bytes / MIB:.0f} MiB"):
-        copy.run(
-            lambda done, total: target.report.detail(
-                f"{done / MIB:.0f} of {total / MIB:.0f} MiB, {100 * done // max(total, 1)} %"
-            )
-        )
+        copy.run(target.report.amount)
     with target.report.step("compare every hash"):
         left = _without_config(source, target, folder, wanted).missing
         if left:

@@ -103,7 +103,7 @@ class Context:
         Args:
             inventory: the inventory.
             name: the host.
-            say: shows its progress, by default on stderr.
+            say: shows its progress in lines, by default on stderr, with a bar on a terminal.
             behind: whether its services are behind the router of the fleet, if there is one.
         """
         from ddtreectl.apply.interrupts import Interrupts
@@ -112,17 +112,18 @@ class Context:
         from ddtreectl.apply.operator import current
         from ddtreectl.apply.report import Report
         from ddtreectl.apply.session import Session
-        from ddtreectl.cli.output import progress
+        from ddtreectl.cli.output import progress, progress_bar
         from ddtreectl.hosts.connect import connect
         from ddtreectl.inventory.select import find_host
 
+        bar = None if say else progress_bar()
         say = say or progress
         entry = find_host(inventory, name)
         return Session(
             host=connect(name, entry, inventory.connection(entry)),
             entry=entry,
             operator=current(),
-            report=Report(say),
+            report=Report(say, bar),
             interrupts=Interrupts(say),
             keys={
                 slot_name: settings.api_key

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,6 +11,9 @@ from rich.markup import escape
 from ddtreectl.cli.terminal import SafeConsole, json_text, printable
 from ddtreectl.errors import DdtreectlError
 from ddtreectl.plan.step import Plan
+
+if TYPE_CHECKING:
+    from ddtreectl.cli.progress_bar import ProgressBar
 
 
 def stdout() -> Console:
@@ -41,6 +45,16 @@ def progress(line: str, host: str = "") -> None:
     style = styles.get(line.strip()[:1], "")
     where = f"[bold]{escape(f'[{host}]')}[/]" if host else ""
     stderr().print(where + (f"[{style}]{escape(line)}[/]" if style else escape(line)))
+
+
+def progress_bar() -> "ProgressBar | None":
+    """A bar for transfers; None where nobody would see it move."""
+    console = stderr()
+    if not console.is_terminal or console.is_dumb_terminal:
+        return None
+    from ddtreectl.cli.progress_bar import ProgressBar
+
+    return ProgressBar(console)
 
 
 def document(content: Mapping[str, object]) -> None:

@@ -1,7 +1,9 @@
 """`ddtreectl provision` on this machine, from wheels as small as they can be."""
 
+import contextlib
 import json
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -15,7 +17,7 @@ from ddtreectl.env.backends import BACKENDS
 from ddtreectl.env.wheel import VARIABLE
 from tests.ctl.conftest import new_machine
 from tests.ctl.env import wheels
-from tests.ctl.machine import Machine
+from tests.ctl.machine import REPOSITORY, Machine
 
 pytestmark = pytest.mark.slow
 
@@ -98,6 +100,30 @@ def test_it_is_built_once_and_served_from(provisioner: Provisioner) -> None:
     steps = json.loads(deploy.stdout)["plan"]["steps"]
     assert json.loads(deploy.stdout)["plan"]["environment"] == plan["environment"]
     assert "build-environment" not in [step["action"] for step in steps]
+
+
+def test_a_terminal_sees_a_bar(provisioner: Provisioner) -> None:
+    """While uv is brought, which is the one big file here; a screen is read as it is written."""
+    controller, screen = pty.openpty()
+    process = subprocess.Popen(
+        provisioner.machine.command(*provisioner.words),
+        stdout=subprocess.DEVNULL,
+        stderr=screen,
+        cwd=REPOSITORY,
+        env={**os.environ, "PATH": "/usr/bin:/bin", "TERM": "xterm", "COLUMNS": "120"},
+    )
+    provisioner.machine.processes.append(process)
+    os.close(screen)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal that nobody has open any more
+        while piece := os.read(controller, 65536):
+            shown += piece
+    os.close(controller)
+    assert process.wait(60) == 0
+    said = shown.decode()
+    assert "━" in said
+    assert " MiB" in said
+    assert "✓ have uv" in said
 
 
 @pytest.mark.parametrize("step", STEPS)
