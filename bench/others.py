@@ -7,7 +7,7 @@ play is usually written; `once` has all in one, which is the least that the tool
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from shlex import quote
+from shlex import join
 
 from ddtreectl.facts import host as host_facts
 from ddtreectl.facts.host import STATUS, Scope
@@ -63,9 +63,11 @@ def commands(scope: Scope) -> dict[str, str]:
 
 
 def _shell(section: Section) -> str:
-    if section.in_python:
-        return f"python3 -IS -c {quote(section.command)}"
-    return f"( {section.command} )"
+    return (
+        f"( {section.command} )"
+        if section.call is None or section.command
+        else join(section.call.argv("python3"))
+    )
 
 
 def write(

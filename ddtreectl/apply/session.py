@@ -16,7 +16,7 @@ from ddtreectl.facts import host as host_facts
 from ddtreectl.facts import probe
 from ddtreectl.facts.cordons import Cordon
 from ddtreectl.facts.host import HostFacts, Scope
-from ddtreectl.facts.http import Answer, Request, argv, base_url, parse
+from ddtreectl.facts.http import Answer, Request, base_url, call, parse
 from ddtreectl.facts.moves import Move
 from ddtreectl.facts.output import Output
 from ddtreectl.hosts.protocol import Host, check
@@ -101,7 +101,7 @@ class Session:
             services=tuple(base_url(slot.address, slot.port) for slot in slots.values()),
             folders=tuple(folder for folder in folders if folder != BUNDLED),
             python=self.python,
-            show_systemd=Systemd().show(units),
+            show_systemd=Systemd.SHOW,
             show_otherwise=self.replacement.show(units) if self.replacement else None,
             keys={
                 base_url(slots[name].address, slots[name].port): path
@@ -127,12 +127,12 @@ class Session:
         sections = host_facts.sections(scope)
         if only is not None:
             sections = {name: sections[name] for name in only}
-        result = self.host.run(
-            ["sh", "-s"],
-            stdin=probe.script(sections, self.python),
-            deadline=probe.deadline(sections),
-        )
+        deadline = probe.deadline(sections)
+        result = self.host.run(probe.argv(sections, self.python), deadline=deadline)
         outputs = probe.parse(result.stdout)
+        if not outputs:  # no interpreter: a shell can tell some of it
+            result = self.host.run(["sh", "-s"], stdin=probe.script(sections), deadline=deadline)
+            outputs = probe.parse(result.stdout)
         if not outputs:
             raise UnreachableError(
                 f"`{self.host.name}` does not answer the probe", cause=result.said[-1000:]
@@ -152,11 +152,11 @@ class Session:
         every = host_facts.sections(self.scope())
         sections = {name: every[name] for name in only}
         said: list[str] = []
-        for line in self.host.stream(probe.driver_argv(sections, self.python, pause)):
-            if outputs := probe.parse(line):
+        for line in self.host.stream(probe.argv(sections, self.python, pause)):
+            said.append(line)
+            if line == "\n" and (outputs := probe.parse("".join(said))):
+                said.clear()
                 yield host_facts.parse(outputs, self.scope(), sections)  # cordons may have changed
-            else:
-                said.append(line)
         raise StepError(
             f"`{self.host.name}` no longer answers the probe",
             cause="".join(said[-5:]),
@@ -190,7 +190,7 @@ class Session:
 
     def ask(self, requests: list[Request], deadline: float) -> list[Answer]:
         """Make HTTP requests on the host; the answers come in the order of the requests."""
-        result = self.host.run(argv(self.python, requests), deadline=deadline)
+        result = self.host.run(call(requests).argv(self.python), deadline=deadline)
         answers = parse(Output(result.returncode, result.stdout, result.stderr))
         nothing = result.stderr.strip().rpartition("\n")[2] or "no answer"
         silent = [Answer(r.url, None, error=nothing) for r in requests[len(answers) :]]

@@ -26,7 +26,7 @@ from ddtreectl.facts.kernel_log import KernelLog
 from ddtreectl.facts.moves import Move
 from ddtreectl.facts.output import Output
 from ddtreectl.facts.ports import Listener
-from ddtreectl.facts.probe import Section
+from ddtreectl.facts.probe import Call, Section
 from ddtreectl.facts.processes import Process, descendants
 from ddtreectl.facts.python import Python
 from ddtreectl.facts.records import Records
@@ -49,10 +49,12 @@ LOG_EVERY = 10.0
 """Seconds between two readings of the kernel log."""
 
 STATUS = (
-    *("systemd", "units", "unit_files", "gpus", "kernel_log"),
+    *("systemd", "units", "unit_files", "kernel_log", "gpus"),
     *("ports", "processes", "records", "answers"),
 )
-"""The sections that tell what runs and how it does."""
+"""The sections that tell what runs and how it does.
+
+The log comes before the GPUs, because what hangs is the driver."""
 
 MAY_HANG = {"driver", "gpus", "kernel_log", "answers"}
 """Sections whose silence is itself a fact: a driver that hangs, a service that does not answer."""
@@ -68,7 +70,7 @@ class Scope:
         services: the base URL of each slot.
         folders: model folders that a service is to use.
         python: the interpreter to ask.
-        show_systemd: command that shows units where systemd runs.
+        show_systemd: command that shows units where systemd runs, but for their names.
         show_otherwise: command that shows them where it does not, if there is one.
         keys: the file with the API keys of a service, by its base URL.
         key_files: further such files.
@@ -81,7 +83,7 @@ class Scope:
     services: tuple[str, ...]
     folders: tuple[str, ...]
     python: str
-    show_systemd: str
+    show_systemd: tuple[str, ...]
     show_otherwise: str | None
     keys: Mapping[str, str] = field(default_factory=dict)
     key_files: tuple[str, ...] = ()
@@ -174,7 +176,6 @@ class HostFacts:
 def sections(scope: Scope) -> dict[str, Section]:
     """The commands of the probe."""
     layout = scope.layout
-    show = scope.show_otherwise or "true"
     units = [layout.unit(name) for name in scope.units]
     requests = [
         Request(f"{base}{path}", HTTP_TIMEOUT, lines=lines, key_file=scope.keys.get(base))
@@ -183,25 +184,40 @@ def sections(scope: Scope) -> dict[str, Section]:
     ]
     return {
         "systemd": Section(
-            "[ -d /run/systemd/system ] && { echo systemd; command -v systemd-run; }; true"
+            "[ -d /run/systemd/system ] && { echo systemd; command -v systemd-run; }; true",
+            call=Call("units", "tell_systemd", needs=("commands",)),
         ),
-        "units": Section(
-            f"if [ -d /run/systemd/system ]; then {scope.show_systemd}; else {show}; fi", 15.0
+        "units": Section(systemd.command(scope.show_systemd, scope.show_otherwise, units), 15.0),
+        "unit_files": Section(
+            paths.units_command(units),
+            call=Call("units", "tell_unit_files", (units, paths.MARKER), needs=("commands",)),
         ),
-        "unit_files": Section(paths.units_command(units)),
         "python": Section(python.command(scope.python)),
         "disk": Section(disk.command([layout.root, layout.environments, layout.unit_dir])),
         "driver": Section(driver.command(), driver.SMI_TIMEOUT + 2.0),
-        "gpus": Section(nvidia_smi.command(), nvidia_smi.DEADLINE, every=GPUS_EVERY),
-        "kernel_log": Section(kernel_log.command(), kernel_log.DEADLINE, every=LOG_EVERY),
-        "ports": Section(ports.command()),
-        "processes": Section(processes.SCRIPT, 10.0, in_python=True),
-        "records": Section(records.command(layout)),
+        "kernel_log": Section(
+            kernel_log.command(),
+            kernel_log.DEADLINE,
+            Call("kernel_log", "tell_kernel_log", kernel_log.words(), "driver", ("commands",)),
+            LOG_EVERY,
+        ),
+        "gpus": Section(
+            nvidia_smi.command(),
+            kernel_log.DEADLINE + nvidia_smi.DEADLINE,
+            Call("gpus", "tell_gpus", nvidia_smi.words(), "driver", ("commands",)),
+            GPUS_EVERY,
+        ),
+        "ports": Section(ports.command(), call=Call("ports", "tell_ports", needs=("commands",))),
+        "processes": Section("", 10.0, Call("processes", "tell_processes", (processes.MARK,))),
+        "records": Section(
+            records.command(layout),
+            call=Call("records", "tell_records", records.patterns(layout)),
+        ),
         "folders": Section(paths.command(scope.folders)),
         "answers": Section(
-            http.script(requests),
+            "",
             min(HTTP_TIMEOUT * len(requests), 20.0) + 5.0,
-            in_python=True,
+            http.call(requests),
         ),
         "keys": Section(paths.keys_command(sorted({*scope.keys.values(), *scope.key_files}))),
     }

@@ -3,68 +3,10 @@
 import ipaddress
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from ddtreectl.facts.output import Output, as_int, json_object, json_objects
-
-_SCRIPT = r"""
-import json, socket, time
-MOST = 1 << 20
-def ask(request):
-    authority, _, path = request["url"].partition("//")[2].partition("/")
-    host, _, port = authority.rpartition(":")
-    body = b"" if request["body"] is None else json.dumps(request["body"]).encode()
-    head = [
-        ("GET" if request["body"] is None else "POST") + " /" + path + " HTTP/1.1",
-        "Host: " + authority, "Connection: close", "Content-Type: application/json",
-        "Content-Length: %d" % len(body),
-    ]
-    if request["key_file"]:
-        head.append("Authorization: Bearer " + open(request["key_file"]).read().split()[0])
-    end = time.monotonic() + request["timeout"]
-    with socket.create_connection((host.strip("[]"), int(port)), request["timeout"]) as peer:
-        peer.sendall("\r\n".join(head).encode() + b"\r\n\r\n" + body)
-        data = b""
-        while True:
-            head, split, rest = data.partition(b"\r\n\r\n")
-            fields = {}
-            for line in head.decode("latin-1").split("\r\n")[1:]:
-                name, _, value = line.partition(":")
-                fields[name.strip().lower()] = value.strip().lower()
-            chunked = fields.get("transfer-encoding", "") == "chunked"
-            size = int(fields.get("content-length") or MOST)
-            if split and not chunked and len(rest) >= size:
-                rest = rest[:size]
-                break
-            if len(data) > MOST:
-                break
-            peer.settimeout(max(end - time.monotonic(), 0.001))
-            piece = peer.recv(1 << 16)
-            if not piece:
-                break
-            data += piece
-    words = head.split(None, 2)
-    if not split or not words[0].startswith(b"HTTP/"):
-        raise ValueError("no HTTP answer" if data else "it closed the connection without a word")
-    whole, rest = (b"", rest) if chunked else (rest, b"")
-    while rest:
-        length, _, rest = rest.partition(b"\r\n")
-        count = int(length.partition(b";")[0] or b"0", 16)
-        whole, rest = whole + rest[:count], rest[count + 2:] if count else b""
-    return int(words[1]), whole.decode("utf-8", "replace")
-for request in json.loads(REQUESTS):
-    answer = {"url": request["url"], "status": None, "body": "", "error": None}
-    try:
-        answer["status"], body = ask(request)
-        kept = request["lines"]
-        answer["body"] = body if kept is None else "".join(
-            line + "\n" for line in body.split("\n") if line.startswith(tuple(kept)))
-    except socket.timeout:
-        answer["error"] = "timed out"
-    except Exception as error:
-        answer["error"] = str(error) or type(error).__name__
-    print(json.dumps(answer), flush=True)
-"""
+from ddtreectl.facts.output import Output, as_int, json_object, unescaped
+from ddtreectl.facts.probe import Call
 
 
 @dataclass(frozen=True)
@@ -126,30 +68,27 @@ def base_url(address: str, port: int) -> str:
     return f"http://{name}:{port}"
 
 
-def script(requests: Sequence[Request]) -> str:
-    """Python text that makes `requests` in order and prints an answer a line."""
-    asked = json.dumps([asdict(request) for request in requests])
-    return f"REQUESTS = {asked!r}\n{_SCRIPT}"
-
-
-def argv(python: str, requests: Sequence[Request]) -> list[str]:
-    """The command that does the same on its own."""
-    return [python, "-IS", "-c", script(requests)]
+def call(requests: Sequence[Request]) -> Call:
+    """Makes `requests` in order, on the host, and prints an answer a line."""
+    told = [
+        (
+            request.url,
+            request.timeout,
+            None if request.body is None else json.dumps(request.body),
+            None if request.lines is None else list(request.lines),
+            request.key_file,
+        )
+        for request in requests
+    ]
+    return Call("answers", "tell_answers", (told,))
 
 
 def parse(output: Output) -> list[Answer]:
     """The answers, in the order of the requests."""
     found = []
-    for entry in json_objects(output.stdout):
-        url = entry.get("url")
-        if not isinstance(url, str):
-            continue
-        error = entry.get("error")
-        answer = Answer(
-            url=url,
-            status=as_int(entry.get("status")),
-            body=str(entry.get("body") or ""),
-            error=None if error is None else str(error),
-        )
-        found.append(answer)
+    for line in output.lines:
+        cells = [unescaped(cell) for cell in line.split("\t")]
+        if len(cells) == 4:
+            url, status, error, body = cells
+            found.append(Answer(url, as_int(status), body, error or None))
     return found

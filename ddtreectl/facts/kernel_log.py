@@ -104,6 +104,11 @@ def command() -> str:
     )
 
 
+def words() -> tuple[object, ...]:
+    """What `tell_kernel_log` of `ddtreectl.on_host` is told, which does the same."""
+    return READ, LINES
+
+
 def parse(output: Output) -> KernelLog:
     """The errors; total over whatever the log says."""
     source: Literal["journal", "dmesg"] | None = None

@@ -35,26 +35,41 @@ OF_THE_DRIVER = "2|6|9|12|13|18"
 """Exit codes of nvidia-smi that are about no single GPU."""
 
 
+FORM = "--format=csv,noheader,nounits"
+APPS = "--query-compute-apps=gpu_uuid,pid,used_memory"
+_ASK = f'echo "gpus $fields"; nvidia-smi --query-gpu="$fields" {FORM}; code=$?'
+
+
 def command() -> str:
     """Print driver version, device nodes, GPUs and compute processes, each under its heading."""
-    form = "--format=csv,noheader,nounits"
-    apps = f"--query-compute-apps=gpu_uuid,pid,used_memory {form}"
-    # What is stuck for ever holds a file open, and not the pipe whose end the probe waits for.
-    bounded = f"timeout -s KILL {ALONE_DEADLINE} nvidia-smi"
-    alone = (
-        '( id=$(printf %s "${g##*/}" | tr a-f A-F); t=$(mktemp) || exit; '
-        f'{bounded} -i "$id" --query-gpu="$fields" {form} >"$t" 2>&1; code=$?; '
-        f'[ $code != 0 ] || {bounded} -i "$id" {apps} >>"$t" 2>&1; '
-        'echo "exit $id $code" >>"$t"; cat "$t"; rm -f "$t" ) &'
-    )
     return (
         "echo driver; cat /sys/module/nvidia/version 2>/dev/null; "
         "echo nodes; cat /proc/driver/nvidia/gpus/*/information 2>/dev/null; "
         "command -v nvidia-smi >/dev/null || { echo absent; exit 0; }; "
         "! pgrep -x -r D -O 30 nvidia-smi >/dev/null 2>&1 || { echo stuck; exit 0; }; "
-        f'for fields in {" ".join(COLUMNS)}; do echo "gpus $fields"; '
-        f'nvidia-smi --query-gpu="$fields" {form}; code=$?; [ $code = 2 ] || break; done; '
-        'echo "status $code"; case $code in '
+        f"fields={COLUMNS[0]}; {_ASK}; {further()}"
+    )
+
+
+def words() -> tuple[object, ...]:
+    """What `tell_gpus` of `ddtreectl.on_host` is told, which does the same."""
+    return list(COLUMNS), FORM, APPS, further()
+
+
+def further() -> str:
+    """What a shell does after the first answer, whose `$fields` and exit `$code` it is told."""
+    apps = f"{APPS} {FORM}"
+    # What is stuck for ever holds a file open, and not the pipe whose end the probe waits for.
+    bounded = f"timeout -s KILL {ALONE_DEADLINE} nvidia-smi"
+    alone = (
+        '( id=$(printf %s "${g##*/}" | tr a-f A-F); t=$(mktemp) || exit; '
+        f'{bounded} -i "$id" --query-gpu="$fields" {FORM} >"$t" 2>&1; code=$?; '
+        f'[ $code != 0 ] || {bounded} -i "$id" {apps} >>"$t" 2>&1; '
+        'echo "exit $id $code" >>"$t"; cat "$t"; rm -f "$t" ) &'
+    )
+    return (
+        f"for more in {' '.join(COLUMNS[1:])}; do [ $code = 2 ] || break; fields=$more; "
+        f'{_ASK}; done; echo "status $code"; case $code in '
         f"0|14) echo processes; nvidia-smi {apps};; "
         f"{OF_THE_DRIVER}) ;; "
         f'*) echo "alone $fields"; '

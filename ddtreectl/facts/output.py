@@ -41,6 +41,14 @@ def json_objects(text: str) -> list[dict[str, object]]:
     return [found for line in text.split("\n") if (found := json_object(line))]
 
 
+def unescaped(text: str) -> str:
+    """What Python's `ascii` has made ASCII of; the text itself where it cannot have."""
+    try:
+        return text.encode("ascii").decode("unicode_escape")
+    except (UnicodeError, DeprecationWarning):  # the latter of an unknown escape, where they count
+        return text
+
+
 def as_int(value: object) -> int | None:
     """`value` as a whole number, or None where it is none."""
     if isinstance(value, bool):

@@ -5,7 +5,7 @@ from shlex import quote
 
 from ddtreectl.facts.output import Output, as_int
 
-_MARKER = "==> ddtree unit "
+MARKER = "==> ddtree unit "
 
 
 def command(folders: Sequence[str]) -> str:
@@ -54,15 +54,13 @@ def parse_keys(output: Output) -> dict[str, bool]:
 def units_command(paths: Sequence[str]) -> str:
     """Print the unit files that exist, each after a line that names it."""
     words = " ".join(quote(path) for path in paths)
-    return (
-        f'for f in {words}; do [ -f "$f" ] && {{ echo \'{_MARKER}\'"$f"; cat "$f"; }}; done; true'
-    )
+    return f'for f in {words}; do [ -f "$f" ] && {{ echo \'{MARKER}\'"$f"; cat "$f"; }}; done; true'
 
 
 def parse_units(output: Output) -> dict[str, str]:
     """The text of each unit file by its name."""
     found: dict[str, str] = {}
-    for block in f"\n{output.stdout}".split(f"\n{_MARKER}")[1:]:
+    for block in f"\n{output.stdout}".split(f"\n{MARKER}")[1:]:
         path, _, text = block.partition("\n")
         found[path.rpartition("/")[2]] = text if text.endswith("\n") else f"{text}\n"
     return found

@@ -1,107 +1,28 @@
-"""One probe for a host: all facts from one script that prints one document.
+"""One probe for a host: all facts from one command that prints one document.
 
 Its sections run side by side, each bounded by its own deadline, so that a tool stuck in the kernel
 (`nvidia-smi` on a lost GPU) holds nothing up: that it hangs is what the section reports. The caller
-bounds the whole script as well.
+bounds the whole command as well.
 
-An interpreter on the host starts the sections and forks itself for those in Python, because its
-start costs more than what such a section does. It prints one JSON document in a line, once or again
-and again. On a host without one, a POSIX shell does the same for the other sections, once, and
-prints what `head -v` makes of their files: the name of their folder, in the first line, is one that
-no content can have guessed.
+An interpreter on the host runs them, once or again and again: most are functions of
+`ddtreectl.on_host`, because starting a program costs more than what such a section does. It prints
+a line for each section, with what is no printable ASCII escaped, and an empty line at the end.
+
+On a host without an interpreter, a POSIX shell does the same for those sections that it has a
+command for, once, and prints what `head -v` makes of their files: the name of their folder, in the
+first line, is one that no content can have guessed.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from shlex import quote
 
-from ddtreectl.facts.output import TIMED_OUT, Output, as_int, json_object
+from ddtreectl.facts.output import Output, as_int, unescaped
+from ddtreectl.on_host import program
 
 MOST = 4 << 20
 """Bytes of one section that are passed on."""
-
-_DRIVER = f"""
-import json, os, select, socket, sys, time
-sections, pause = json.loads(sys.argv[1]), json.loads(sys.argv[2])
-nothing = os.open(os.devnull, os.O_RDONLY)
-def start(code, in_python):
-    (out, own_out), (err, own_err) = os.pipe(), os.pipe()
-    ends = [(nothing, 0), (own_out, 1), (own_err, 2)]
-    if in_python:
-        pid = os.fork()
-        if not pid:
-            run(code, ends)
-    else:
-        pid = os.posix_spawnp("sh", ["sh", "-c", code], os.environ, setpgroup=0,
-            file_actions=[(os.POSIX_SPAWN_DUP2, theirs, end) for theirs, end in ends])
-    os.close(own_out)
-    os.close(own_err)
-    return pid, out, err
-def run(code, ends):
-    status = 1
-    try:
-        os.setpgid(0, 0)
-        for theirs, end in ends:
-            os.dup2(theirs, end)
-        exec(code, {{}})
-        status = 0
-    except BaseException as error:
-        print(repr(error), file=sys.stderr)
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        os._exit(status)
-def look(names):
-    pids, ends, pipes, said, status = {{}}, {{}}, {{}}, {{}}, {{}}
-    for name in names:
-        code, deadline, in_python, _ = sections[name]
-        pids[name], out, err = start(code, in_python)
-        pipes[out], pipes[err] = (name, 0), (name, 1)
-        said[name], ends[name] = [b"", b""], time.monotonic() + deadline
-    while pipes:
-        left = min(ends[name] for name, _ in pipes.values()) - time.monotonic()
-        ready = select.select(list(pipes), [], [], max(left, 0))[0]
-        for pipe in ready:
-            piece = os.read(pipe, 65536)
-            name, number = pipes[pipe]
-            said[name][number] = (said[name][number] + piece)[:{MOST}]
-            if not piece:
-                os.close(pipe)
-                del pipes[pipe]
-        for pipe, (name, _) in list(pipes.items()):
-            if time.monotonic() < ends[name]:
-                continue
-            if name not in status:
-                status[name] = {TIMED_OUT}
-                os.killpg(pids[name], 9)
-            os.close(pipe)
-            del pipes[pipe]
-    for name in names:
-        if name not in status:
-            ended = os.waitpid(pids[name], 0)[1]
-            status[name] = ended >> 8 or ended & 127
-    return {{
-        name: [status[name], *(text.decode("utf-8", "replace") for text in said[name])]
-        for name in names
-    }}
-seen, asked = {{}}, {{}}
-while True:
-    due = [n for n in sections if time.monotonic() - asked.get(n, -1e9) >= sections[n][3]]
-    asked.update(dict.fromkeys(due, time.monotonic()))
-    seen.update(look(due))
-    print(json.dumps(seen), flush=True)
-    if pause is None:
-        break
-    time.sleep(pause)
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
-"""
 
 _PROLOGUE = r"""
 d=$(mktemp -d) || exit 1
@@ -120,47 +41,74 @@ head -v -c {MOST} "$d"/*
 
 
 @dataclass(frozen=True)
+class Call:
+    """A function of `ddtreectl.on_host`.
+
+    Attributes:
+        module: the module that has it.
+        function: its name.
+        words: its arguments, as values that Python has literals for.
+        lane: those with the same run one after the other, in one process.
+        needs: modules that this one imports.
+    """
+
+    module: str
+    function: str
+    words: tuple[object, ...] = ()
+    lane: str = "quick"
+    needs: tuple[str, ...] = ()
+
+    def argv(self, python: str) -> list[str]:
+        """The command that does this alone, with `python`."""
+        text = program(*self.needs, self.module)
+        return [python, "-IS", "-c", f"{text}\n{self.function}(*{self.words!r})"]
+
+
+@dataclass(frozen=True)
 class Section:
     """One part of the probe.
 
     Attributes:
-        command: shell text, or Python text.
+        command: shell text; empty where no shell can do it.
         deadline: seconds until it is killed.
-        in_python: which of them.
+        call: what does the same where there is an interpreter; None where a shell does it as well.
         every: seconds between two runs, where the probe goes on.
     """
 
     command: str
     deadline: float = 5.0
-    in_python: bool = False
+    call: Call | None = None
     every: float = 0.0
 
 
-def script(sections: Mapping[str, Section], python: str) -> str:
-    """The shell script that runs `sections` and prints what each said.
+def argv(sections: Mapping[str, Section], python: str, pause: float | None = None) -> list[str]:
+    """The command that runs `sections` once, or with a pause of so many seconds again and again.
 
     Args:
         sections: by name.
-        python: the interpreter of the host, if there is one.
+        python: the interpreter of the host.
+        pause: None for once.
     """
-    driver = " ".join(quote(word) for word in driver_argv(sections, python))
+    calls = [section.call for section in sections.values() if section.call]
+    modules = [name for call in calls for name in (*call.needs, call.module)]
+    told = [
+        f"{name!r}: ({call.lane!r}, {call.function}, {call.words!r}, {s.deadline!r}, {s.every!r})"
+        if (call := s.call)
+        else f"{name!r}: ('', None, {(s.command,)!r}, {s.deadline!r}, {s.every!r})"
+        for name, s in sections.items()
+    ]
+    text = program("sections", *dict.fromkeys(modules))
+    return [python, "-IS", "-c", f"{text}\nprobe({{{', '.join(told)}}}, {pause!r})"]
+
+
+def script(sections: Mapping[str, Section]) -> str:
+    """The shell script that runs those of `sections` that a shell can."""
     calls = [
         f"section {name} {section.deadline:g} {quote(section.command)}"
         for name, section in sections.items()
-        if not section.in_python
+        if section.command
     ]
-    return "\n".join([f"{driver} && exit", _PROLOGUE.strip(), *calls, _EPILOGUE.strip(), ""])
-
-
-def driver_argv(
-    sections: Mapping[str, Section], python: str, pause: float | None = None
-) -> list[str]:
-    """The command that runs `sections` once, or with a pause of so many seconds again and again.
-
-    It prints a document in each line.
-    """
-    told = {n: [s.command, s.deadline, s.in_python, s.every] for n, s in sections.items()}
-    return [python, "-IS", "-c", _DRIVER, json.dumps(told), json.dumps(pause)]
+    return "\n".join([_PROLOGUE.strip(), *calls, _EPILOGUE.strip(), ""])
 
 
 def deadline(sections: Mapping[str, Section]) -> float:
@@ -172,11 +120,12 @@ def parse(document: str) -> dict[str, Output]:
     """The output of each section; sections of which it is not said how they ended are absent."""
     if document.startswith("/"):
         return _of_files(document)
-    return {
-        name: Output(status, str(entry[1]), str(entry[2])[:4000])
-        for name, entry in json_object(document).items()
-        if isinstance(entry, list) and len(entry) == 3 and (status := as_int(entry[0])) is not None
-    }
+    found = {}
+    for line in document.split("\n"):
+        name, *cells = line.split("\t")
+        if len(cells) == 3 and (status := as_int(cells[0])) is not None:
+            found[name] = Output(status, unescaped(cells[1]), unescaped(cells[2])[:4000])
+    return found
 
 
 def _of_files(document: str) -> dict[str, Output]:

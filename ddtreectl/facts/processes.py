@@ -3,44 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ddtreectl.facts.output import Output, as_float, as_int, json_objects
+from ddtreectl.facts.output import Output, as_float, as_int
 
 MARK = "DDTREE_GENERATION"
 """The variable in the environment of a service that names the folder of its generation."""
 
-SCRIPT = f"""
-import json, os, pwd
-hertz = os.sysconf("SC_CLK_TCK")
-boot = next(int(l.split()[1]) for l in open("/proc/stat") if l.startswith("btime"))
-for path in ["/proc/" + name for name in os.listdir("/proc") if name.isdigit()]:
-    try:
-        argv = open(path + "/cmdline", "rb").read()
-        if not argv:
-            continue
-        stat = open(path + "/stat").read().rpartition(")")[2].split()
-        uid = os.stat(path).st_uid
-        cgroup = open(path + "/cgroup").read().splitlines()
-    except (OSError, ValueError):
-        continue
-    try:
-        environ = open(path + "/environ", "rb").read().split(b"\\0")
-    except OSError:
-        environ = []
-    try:
-        user = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        user = str(uid)
-    mark = [v[len("{MARK}="):] for v in environ if v.startswith(b"{MARK}=")]
-    units = [p for l in cgroup for p in l.split("/") if p.endswith((".service", ".scope"))]
-    print(json.dumps({{
-        "pid": int(path[6:]), "ppid": int(stat[1]), "state": stat[0], "ticks": int(stat[19]),
-        "started": boot + int(stat[19]) / hertz, "user": user,
-        "unit": units[-1] if units else None,
-        "generation": mark[0].decode(errors="replace") if mark else None,
-        "command": argv.replace(b"\\0", b" ").decode(errors="replace").strip()[:400],
-    }}))
-"""
-"""Python text that prints one JSON object for each user process."""
+COLUMNS = 9
+"""Of the line of a process: as in `Process`."""
 
 
 @dataclass(frozen=True)
@@ -78,27 +47,32 @@ class Process:
 def parse(output: Output) -> dict[int, Process]:
     """The processes by pid."""
     found = {}
-    for entry in json_objects(output.stdout):
-        pid, ppid, ticks = (as_int(entry.get(key)) for key in ("pid", "ppid", "ticks"))
+    for line in output.lines:
+        cells = line.split("\t")
+        if len(cells) != COLUMNS:
+            continue
+        pid, ppid, ticks = (as_int(cells[place]) for place in (0, 1, 3))
         if pid is None or ppid is None or ticks is None:
             continue
         found[pid] = Process(
             pid=pid,
             ppid=ppid,
-            state=str(entry.get("state") or "?"),
+            state=cells[2] or "?",
             ticks=ticks,
-            started=as_float(entry.get("started")) or 0.0,
-            user=str(entry.get("user") or "?"),
-            unit=_text(entry, "unit"),
-            generation=_text(entry, "generation"),
-            command=str(entry.get("command") or ""),
+            started=_time(cells[4]),
+            user=cells[5] or "?",
+            unit=cells[6] or None,
+            generation=cells[7] or None,
+            command=cells[8],
         )
     return found
 
 
-def _text(entry: Mapping[str, object], key: str) -> str | None:
-    value = entry.get(key)
-    return value if isinstance(value, str) and value else None
+def _time(cell: str) -> float:
+    try:
+        return as_float(float(cell)) or 0.0
+    except ValueError:
+        return 0.0
 
 
 def descendants(processes: Mapping[int, Process], pid: int) -> set[int]:

@@ -198,19 +198,33 @@ class Records:
         return next((entry for entry in self.swaps if entry.slot == slot), None)
 
 
+def patterns(layout: Layout) -> tuple[list[str], list[str]]:
+    """What the files of all records, and the folders of environments, are called for a shell."""
+    root, environments = layout.root, layout.environments
+    files = [
+        *(f"{root}/{name}.json" for name in ("lock", "provisioned", "settled")),
+        *(f"{root}/{place}/*.json" for place in ("cordons", "slots/*", "slots/*/generations/*")),
+        f"{environments}/*/{FINISHED}",
+    ]
+    return files, [f"{environments}/*"]
+
+
+def _quoted(names: list[str]) -> str:
+    return " ".join(
+        "*".join(quote(part) if part else "" for part in name.split("*")) for name in names
+    )
+
+
 def command(layout: Layout) -> str:
     """Print path, age in seconds and content of each record, a line each."""
-    root, environments = quote(layout.root), quote(layout.environments)
+    files, folders = patterns(layout)
     return (
-        "now=$(date +%s); "
-        f"for f in {root}/lock.json {root}/provisioned.json {root}/settled.json "
-        f"{root}/cordons/*.json {root}/slots/*/*.json {root}/slots/*/generations/*/*.json "
-        f"{environments}/*/{FINISHED}; do "
+        f"now=$(date +%s); for f in {_quoted(files)}; do "
         '[ -f "$f" ] || continue; '
         r"""printf '%s\t%s\t' "$f" "$((now - $(stat -c %Y "$f")))"; """
         r"""tr -d '\n' <"$f"; echo; done; """
-        f"for d in {environments}/*/; do "
-        r"""[ ! -d "$d" ] || printf '%s\t0\t\n' "$d"; """
+        f"for d in {_quoted(folders)}; do "
+        r"""[ ! -d "$d" ] || printf '%s/\t0\t\n' "$d"; """
         "done; true"
     )
 

@@ -61,10 +61,12 @@ class Supervisor(Protocol):
 class Systemd:
     """The real one."""
 
+    SHOW = ("systemctl", "show", "--no-pager", f"--property={','.join(PROPERTIES)}", "--")
+    """The command that shows units, but for their names."""
+
     def show(self, units: Sequence[str]) -> str:
         """See `Supervisor`."""
-        properties = ",".join(PROPERTIES)
-        return f"systemctl show --no-pager --property={properties} -- {join(units)}"
+        return join([*self.SHOW, *units])
 
     def start(self, unit: str, timeout: int) -> list[str]:
         """See `Supervisor`; the unit's own TimeoutStartSec bounds it."""

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,9 @@ from ddtreectl.facts import (
     systemd,
 )
 from ddtreectl.facts.driver import Driver
+from ddtreectl.facts.http import Request
 from ddtreectl.facts.output import TIMED_OUT, Output, as_float
-from ddtreectl.facts.probe import Section
+from ddtreectl.facts.probe import Call, Section
 from ddtreectl.facts.records import Records
 from ddtreectl.inventory.layout import Layout
 from ddtreectl.units.supervisor import Replacement, Systemd
@@ -170,15 +171,33 @@ def test_the_kernel_tells_of_driver_and_gpus_without_touching_one(tmp_path: Path
     assert found().uvm
 
 
-def run(sections: dict[str, Section], python: str = sys.executable) -> dict[str, Output]:
+def program(path: Path, script: str) -> None:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def scope_of(root: Path) -> host.Scope:
+    layout = Layout(str(root / "r"), str(root / "r/environments"), str(root / "units"))
+    return host.Scope(layout, ("gpu0",), (), (), sys.executable, Systemd.SHOW, None)
+
+
+def gpu_sections(deadline: float = 15.0) -> dict[str, Section]:
+    return {"gpus": replace(host.sections(scope_of(Path("/nowhere")))["gpus"], deadline=deadline)}
+
+
+def run(
+    sections: dict[str, Section], python: str = sys.executable, path: Path | None = None
+) -> dict[str, Output]:
+    argv = ["sh", "-s"] if python == NO_PYTHON else probe.argv(sections, python)
     done = subprocess.run(
-        ["sh", "-s"],
-        input=probe.script(sections, python),
+        argv,
+        input=probe.script(sections) if python == NO_PYTHON else "",
         capture_output=True,
         text=True,
         errors="replace",
         timeout=30,
         check=True,
+        env={**os.environ, "PATH": f"{path}:{os.environ['PATH']}"} if path else None,
     )
     return probe.parse(done.stdout)
 
@@ -214,23 +233,48 @@ def test_a_section_that_hangs_is_a_result_and_holds_nothing_up(python: str) -> N
     assert found["quick"].stdout == "here\n"
 
 
-def test_sections_in_python_share_an_interpreter_and_nothing_else() -> None:
-    sections = {
-        "pid": Section("import os; print(os.getppid()); os.environ['LEAK'] = '1'", 5, True),
-        "again": Section("import os; print(os.getppid(), 'LEAK' in os.environ)", 5, True),
-        "raises": Section("print('before'); raise ValueError('no')", 5, True),
-        "exits": Section("import os; os._exit(3)", 5, True),
-        "hung": Section("import time; print('x', flush=True); time.sleep(60)", 0.3, True),
-        "shell": Section("echo here"),
-    }
-    found = run(sections)
-    assert found["again"].stdout == f"{found['pid'].stdout.strip()} False\n"
-    assert (found["raises"].returncode, found["raises"].stdout) == (1, "before\n")
-    assert "ValueError('no')" in found["raises"].stderr
-    assert found["exits"].returncode == 3
-    assert found["hung"] == Output(TIMED_OUT, "x\n")
+def test_functions_share_a_process_and_one_that_hangs_ends_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/x"
+        ask = replace(http.call([Request(url, 60.0)]), lane="lane")
+        tell = Call("records", "tell_records", (["/proc/self/stat"], []), "lane")
+        other = Call("records", "tell_records", (["/proc/self/stat"], []), "other")
+        wrong = Call("records", "tell_records", (), "lane")
+        found = run(
+            {
+                "before": Section("echo shell", call=tell),
+                "raises": Section("", call=wrong),
+                "again": Section("", call=tell),
+                "apart": Section("", call=other),
+                "hung": Section("", 0.3, ask),
+                "behind": Section("echo shell", call=tell),
+                "shell": Section("echo here"),
+            }
+        )
+    before, again, apart = (found[name].stdout.split()[2] for name in ("before", "again", "apart"))
+    assert before == again != apart  # process ids
+    assert found["raises"].returncode == 1
+    assert "TypeError" in found["raises"].stderr
+    assert found["hung"] == Output(TIMED_OUT, "")
+    assert "behind" not in found  # it was not asked: that is no answer
     assert found["shell"].stdout == "here\n"
-    assert set(run(sections, NO_PYTHON)) == {"shell"}
+
+
+def test_what_a_function_said_before_it_hangs_is_kept(tmp_path: Path) -> None:
+    program(tmp_path / "nvidia-smi", "echo '0, GPU-x, NAME'; sleep 60")
+    found = run(gpu_sections(deadline=1.0), path=tmp_path)["gpus"]
+    assert found.timed_out
+    assert "gpus index" in found.stdout
+
+
+def test_what_a_function_says_on_stderr_is_its_error(tmp_path: Path) -> None:
+    program(tmp_path / "journalctl", "echo 'no\tjournal' >&2; exit 1")
+    program(tmp_path / "dmesg", "echo NVRM: x")
+    program(tmp_path / "nvidia-smi", "exit 9")
+    scope = scope_of(tmp_path)
+    found = run({"log": host.sections(scope)["kernel_log"]}, path=tmp_path)["log"]
+    assert (found.returncode, found.stderr) == (0, "no\tjournal\n")
+    assert found.stdout.endswith("dmesg\nNVRM: x\n")
 
 
 @BOTH
@@ -247,10 +291,11 @@ def test_a_probe_that_goes_on_asks_some_sections_less_often() -> None:
         "rarely": Section("date +%s%N", every=3600),
         "hung": Section("sleep 60", 0.1),
     }
-    argv = probe.driver_argv(sections, sys.executable, pause=0.0)
+    argv = probe.argv(sections, sys.executable, pause=0.0)
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        first, second, third = (probe.parse(process.stdout.readline()) for _ in range(3))
+        documents = ("".join(iter(process.stdout.readline, "\n")) for _ in range(3))
+        first, second, third = map(probe.parse, documents)
         process.kill()
     often = [found["often"].stdout for found in (first, second, third)]
     assert often == sorted(set(often))
@@ -260,7 +305,7 @@ def test_a_probe_that_goes_on_asks_some_sections_less_often() -> None:
 
 def test_a_section_that_was_cut_off_is_missing_unless_its_silence_is_a_fact() -> None:
     cut_off = dict.fromkeys(("units", "gpus", "answers"), Output(TIMED_OUT, ""))
-    scope = host.Scope(LAYOUT, (), (), (), "python3", "true", None)
+    scope = host.Scope(LAYOUT, (), (), (), "python3", ("true",), None)
     facts = host.parse({**cut_off, "ports": Output(0, "")}, scope, [*cut_off, "ports", "records"])
     assert facts.missing == ("units", "records")
     assert facts.gpus.state == "hung"
@@ -274,7 +319,7 @@ def test_all_facts_of_this_machine(tmp_path: Path) -> None:
         services=("http://127.0.0.1:9",),
         folders=(str(tmp_path),),
         python=sys.executable,
-        show_systemd=Systemd().show(["x.service"]),
+        show_systemd=Systemd.SHOW,
         show_otherwise=Replacement(sys.executable, str(tmp_path)).show(["x.service"]),
     )
     sections = host.sections(scope)
@@ -288,14 +333,80 @@ def test_all_facts_of_this_machine(tmp_path: Path) -> None:
     assert facts.folders == frozenset()
 
 
+GPU = "0, GPU-x, NAME, 12.0, 97887, {used}, 00000000:0B:00.0, 0, No, No, None"
+SMI = """
+case "$1" in
+--query-gpu=*) case "$1" in {unknown}) exit 2;; esac; echo "{gpu}"; exit {code};;
+--query-compute-apps=*) echo "GPU-x, 7, 100"; echo asked >>{asked};;
+*) echo "0, GPU-x, NAME, 12.0, 97887, 3";;
+esac
+"""
+SMIS = {
+    "idle": (GPU.format(used=4), 0, "none", False),
+    "in use": (GPU.format(used=400), 0, "none", True),
+    "unknown use": (GPU.format(used="[N/A]"), 0, "none", True),
+    "an older driver": (GPU.format(used=400).rpartition(",")[0], 0, "*recovery*", True),
+    "a damaged infoROM": (GPU.format(used=4), 14, "none", True),
+    "a driver that fails": ("it failed", 9, "none", False),
+}
+
+
+@pytest.mark.parametrize("case", SMIS)
+def test_an_interpreter_and_a_shell_ask_nvidia_smi_alike(tmp_path: Path, case: str) -> None:
+    gpu, code, unknown, asks = SMIS[case]
+    asked = tmp_path / "asked"
+    script = SMI.format(gpu=gpu, code=code, unknown=unknown, asked=asked)
+    program(tmp_path / "nvidia-smi", script)
+    (found,) = run(gpu_sections(), path=tmp_path).values()
+    assert asked.exists() == asks
+    (by_shell,) = run(gpu_sections(), NO_PYTHON, tmp_path).values()
+    there, same = nvidia_smi.parse(found), nvidia_smi.parse(by_shell)
+    assert replace(there, processes=()) == replace(same, processes=())
+    if asks:  # one that is idle has nobody, and is not asked
+        assert there.processes == same.processes
+
+
+def test_an_interpreter_and_a_shell_find_the_same_records_and_units(tmp_path: Path) -> None:
+    scope = scope_of(tmp_path)
+    layout = scope.layout
+    for path, text in {
+        layout.lock: '{"owner": "é",\n "token": "t"}',
+        f"{layout.slot('gpu0')}/generations/000001/generation.json": "{}",
+        f"{layout.slot('gpu0')}/generations/000001/state.json": '{"status": "good"}',
+        f"{layout.slot('gpu0')}/stopped.json": "",
+        f"{layout.cordons}/host.json": '{"reason": "a\tb"}',
+        f"{layout.environments}/engine-cpu-0123456789ab/environment.json": '{"a": 1}',
+        f"{layout.environments}/engine-cpu-0123456789ac/x": "",
+        layout.unit("ddtree-gpu0-tree.service"): "[Unit]\nDescription=x",
+    }.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text)
+    every = host.sections(scope)
+    asked = {name: every[name] for name in ("systemd", "records", "unit_files")}
+    facts, by_shell = (
+        host.parse(run(asked, python), scope, asked) for python in (sys.executable, NO_PYTHON)
+    )
+    assert facts.records.lock is not None
+    assert by_shell.records.lock is not None
+    lock = replace(facts.records.lock, age=by_shell.records.lock.age)  # they look one by one
+    assert replace(facts, records=replace(facts.records, lock=lock)) == by_shell
+    assert [entry.status for entry in facts.records.generations] == ["failed"]
+    assert set(facts.unit_files) == {"ddtree-gpu0-tree.service"}
+    assert len(facts.records.cordons) == len(facts.records.environments) == 1
+
+
 def test_the_listeners_are_found_without_ss() -> None:
     without_ss = ports.command().replace("command -v ss", "false")
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         said = subprocess.run(["sh", "-c", without_ss], capture_output=True, text=True, check=True)
-        found = {entry.port: entry.pids for entry in ports.parse(Output(0, said.stdout))}
-        assert os.getpid() in found[listener.getsockname()[1]]
+        by_python = run(
+            {"ports": Section("", call=Call("ports", "tell_ports_of_proc", needs=("commands",)))}
+        )["ports"]
+        for output in (Output(0, said.stdout), by_python):
+            found = {entry.port: entry.pids for entry in ports.parse(output)}
+            assert os.getpid() in found[listener.getsockname()[1]]
 
 
 def test_the_kernel_log_is_read_without_a_journal(tmp_path: Path) -> None:

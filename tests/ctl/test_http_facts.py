@@ -48,7 +48,11 @@ def serve(heard: list[bytes]) -> Iterator[Serve]:
 
 def ask(*requests: Request) -> list[Answer]:
     done = subprocess.run(
-        http.argv(sys.executable, requests), capture_output=True, text=True, timeout=30, check=True
+        http.call(requests).argv(sys.executable),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
     )
     return http.parse(Output(0, done.stdout))
 

@@ -7,23 +7,25 @@ nvidia-smi 580 as far as programs depend on them: --query-gpu, --query-compute-a
 and a plain table without arguments.
 """
 
-import fnmatch
+from __future__ import annotations
+
 import json
 import os
 import re
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any, NoReturn
 
-FOLDER = Path(os.environ.get("FAKE_GPU", "/usr/lib/fake-gpu"))
-STUCK = Path("/sys/fs/cgroup/freezer/stuck/cgroup.procs")
+TYPE_CHECKING = False  # `typing` alone would take as long to import as the rest to run
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any, NoReturn
 
-Gpu = dict[str, Any]
-Row = dict[str, tuple[object, str]]
-"""Value and unit of each field."""
+    Gpu = dict[str, Any]
+    Row = dict[str, tuple[object, str]]
+    """Value and unit of each field."""
+
+FOLDER = os.environ.get("FAKE_GPU", "/usr/lib/fake-gpu")
+STUCK = "/sys/fs/cgroup/freezer/stuck/cgroup.procs"
 
 ALIASES = {
     "gpu_name": "name",
@@ -75,6 +77,10 @@ def say(code: int, text: str) -> NoReturn:
 
 def fail(failure: str) -> None:
     """Behave as `failure`, where it concerns the whole driver."""
+    if not failure:
+        return
+    import signal
+
     if failure in REFUSALS:
         say(*REFUSALS[failure])
     if failure == "crash":
@@ -85,7 +91,8 @@ def fail(failure: str) -> None:
     if failure == "hang-uninterruptible":
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
         try:
-            STUCK.write_text(str(os.getpid()))  # a frozen cgroup: state D, and deaf to SIGKILL
+            with open(STUCK, "w") as group:
+                group.write(str(os.getpid()))  # a frozen cgroup: state D, and deaf to SIGKILL
         except OSError:
             failure = "hang-stubborn"
         else:
@@ -109,10 +116,21 @@ def handle_error(gpu: Gpu) -> NoReturn:
     say(code, f"Unable to determine the device handle for GPU{short(gpu['pci'])}: {words}")
 
 
+def read(path: str) -> str:
+    """The content of a file."""
+    with open(path) as file:
+        return file.read()
+
+
+def matches(unit: str, pattern: str) -> bool:
+    """Whether a unit is meant by a pattern, where `*` stands for anything."""
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), unit) is not None
+
+
 def unit_of(pid: int) -> str | None:
     """The systemd unit that a process belongs to."""
     try:
-        groups = Path(f"/proc/{pid}/cgroup").read_text()
+        groups = read(f"/proc/{pid}/cgroup")
     except OSError:
         return None
     found = re.findall(r"([^/\n]+\.service)", groups)
@@ -123,14 +141,12 @@ def processes(state: dict[str, Any]) -> list[dict[str, Any]]:
     """The processes that hold memory: those that are named, and those of the units that are."""
     found = list(state.get("processes", []))
     holders = state.get("holders", [])
-    for entry in Path("/proc").glob("[0-9]*") if holders else ():
-        unit = unit_of(int(entry.name))
+    for name in os.listdir("/proc") if holders else ():
+        unit = unit_of(int(name)) if name.isdigit() else None
         for holder in holders:
-            if unit is not None and fnmatch.fnmatch(unit, holder["unit"]):
-                command = (entry / "cmdline").read_bytes().split(b"\0")[0].decode()
-                found.append(
-                    {**holder, "pid": int(entry.name), "name": command or "[Insufficient]"}
-                )
+            if unit is not None and matches(unit, holder["unit"]):
+                command = read(f"/proc/{name}/cmdline").split("\0")[0]
+                found.append({**holder, "pid": int(name), "name": command or "[Insufficient]"})
     return found
 
 
@@ -331,7 +347,7 @@ def answer(state: dict[str, Any], asked: dict[str, str]) -> None:
 
 def main() -> None:
     """Answer as the state file says."""
-    state = json.loads((FOLDER / "state.json").read_text())
+    state = json.loads(read(f"{FOLDER}/state.json"))
     asked = options(sys.argv[1:])
     sample = {"uuid": "", "pci": "", "fault": "", "name": "", "index": 0, "compute_cap": ""}
     if "--help-query-gpu" in asked or "--help-query-compute-apps" in asked:
