@@ -72,6 +72,44 @@ def test_a_long_chain_of_equal_keys(device: torch.device) -> None:
     torch.testing.assert_close(run(tensors, device), naive.tree_gdn(**tensors), **CLOSE)
 
 
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_tile_of_128_rows(alike: bool, device: torch.device) -> None:
+    """The tile of large trees in half precision, with float32 to see that it is exact."""
+    from ddtree_engine.ops.tree_gdn import kernel
+
+    if device.type == "cuda":
+        pytest.skip("in float32 its matrices fit no GPU: under the interpreter only")
+    tensors = inputs(129, batch=1, seed=4)
+    if alike:
+        tensors["k"] = tensors["k"][:, :1].expand_as(tensors["k"])
+        tensors["g"] = torch.full_like(tensors["g"], -1e-3)
+        tensors["beta"] = torch.full_like(tensors["beta"], 0.99)
+        tensors["ancestors"] = torch.ones(1, 129, 129, dtype=torch.bool).tril()
+    single = {n: x.float() if x.is_floating_point() else x for n, x in tensors.items()}
+    found = kernel.tree_gdn(**single, precision="ieee", tiling=kernel.Tiling(128, 1, 16, 8))
+    torch.testing.assert_close(found.double(), naive.tree_gdn(**tensors), **CLOSE)
+
+
+@pytest.mark.parametrize("nodes", [65, 129])
+def test_a_long_chain_of_equal_keys_in_half_precision(nodes: int, device: torch.device) -> None:
+    from ddtree_engine.ops.tree_gdn import kernel
+
+    if device.type == "cpu":
+        pytest.skip("tilings for bfloat16, which the interpreter lacks: on a GPU only")
+    tensors = inputs(nodes, key_dim=128, value_dim=128, batch=1)
+    tensors["k"] = tensors["k"][:, :1].expand_as(tensors["k"])
+    tensors["g"] = torch.full_like(tensors["g"], -1e-3)
+    tensors["beta"] = torch.full_like(tensors["beta"], 0.99)
+    tensors["ancestors"] = torch.ones(1, nodes, nodes, dtype=torch.bool).tril()
+    tensors = {name: x.bfloat16() if name in ("q", "k", "v") else x for name, x in tensors.items()}
+    expected = naive.tree_gdn(
+        **{name: x.double() if x.is_floating_point() else x for name, x in tensors.items()}
+    )
+    tensors = {n: x.float() if x.dtype == torch.float64 else x for n, x in tensors.items()}
+    found = kernel.tree_gdn(**{name: x.to(device) for name, x in tensors.items()}).cpu()
+    assert (found.double() - expected).norm() / expected.norm() < 1e-2
+
+
 @pytest.mark.parametrize("where", ["q", "k", "v", "g", "beta"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_a_broken_node_reaches_its_descendants_only(
@@ -105,10 +143,13 @@ def test_the_order_of_siblings_changes_nothing(device: torch.device) -> None:
     assert torch.equal(run(turned, device), run(tensors, device)[:, order])
 
 
-# A tile of each size, and two; the last with heads of the size that models have.
+# A tile of each size; the last with heads of the size that models have.
 @pytest.mark.parametrize(
     ("nodes", "dims"),
-    [(12, (24, 20)), (25, (24, 20)), (65, (24, 20)), (66, (24, 20)), (80, (128, 128))],
+    [
+        *((12, (24, 20)), (25, (24, 20)), (65, (24, 20)), (66, (24, 20))),
+        *((80, (128, 128)), (129, (128, 128))),
+    ],
 )
 def test_half_precision_comes_out_as_it_went_in(
     nodes: int, dims: tuple[int, int], device: torch.device, half: torch.dtype

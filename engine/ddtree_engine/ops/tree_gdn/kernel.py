@@ -2,12 +2,14 @@
 
 A program reads its slice of the committed state once and writes nothing but outputs. The root, an
 ancestor of every node, is one step of the plain recurrence; the other nodes are the WY form of
-`vectorized.py` over the state after the root, in tiles of up to 64 rows. So 65 nodes fill one tile,
-129 two, and one node needs none.
+`vectorized.py` over the state after the root, in tiles of up to 64 rows, in half precision of up
+to 128. So 65 nodes fill one tile, 129 one or two, and one node needs none.
 
 (I + A) U = R is solved by blocks: T, the inverse of the diagonal blocks of 16, by elimination of a
 column after the other; then, with M = T times what A has outside of them, U = (I - M)(I + M^2) T R,
-as M^4 = 0. Higher powers would grow like binomials where keys are alike; powers of A itself do.
+as M^4 = 0. Higher powers would grow like binomials where keys are alike; powers of A itself do. So
+128 rows are solved in halves: each as if the other were not there, for V; then, with what A has
+below both as B, U = V - solve(B V).
 
 Much of the time goes into fetching instructions, since each runs once: shorter code is faster code.
 
@@ -87,22 +89,34 @@ def _inverse_of_diagonal_blocks(A, ROWS: tl.constexpr):
 
 @triton.jit
 def _solver(A, ROWS: tl.constexpr, PRECISION: tl.constexpr):
-    """What `_solve` needs of a strictly lower triangular A [ROWS, ROWS], whatever R is."""
+    """What `_solve` needs of a strictly lower triangular A [ROWS, ROWS], whatever R is.
+
+    Returns:
+        T, M and M^2 of the blocks of 64, and the rest of A.
+    """
     T = _inverse_of_diagonal_blocks(A, ROWS)
-    M, M2 = T, T
+    M, M2, below = T, T, A
     if ROWS > 16:
         block = tl.arange(0, ROWS) // 16
-        M = _product(T, tl.where(block[:, None] == block[None, :], 0.0, A), PRECISION)
-        if ROWS == 64:
+        near = tl.where(block[:, None] == block[None, :], 0.0, A)
+        if ROWS == 128:
+            same = (block // 4)[:, None] == (block // 4)[None, :]
+            below = tl.where(same, 0.0, A)
+            near = tl.where(same, near, 0.0)
+        M = _product(T, near, PRECISION)
+        if ROWS >= 64:
             M2 = _product(M, M, PRECISION)
-    return T, M, M2
+    if PRECISION == "fp16":  # as products take them, so that fewer registers hold them
+        T, M, M2 = T.to(tl.float16), M.to(tl.float16), M2.to(tl.float16)
+        below = below.to(tl.float16)
+    return T, M, M2, below
 
 
 @triton.jit
 def _solve(T, M, M2, R, ROWS: tl.constexpr, PRECISION: tl.constexpr):
-    """U of `(I + A) U = R`, R [ROWS, columns]."""
+    """U of `(I + A) U = R`, R [ROWS, columns], A without what is outside of its blocks of 64."""
     U = _product(T, R, PRECISION)
-    if ROWS == 64:
+    if ROWS >= 64:
         U += _product(M2, U, PRECISION)
     if ROWS > 16:
         U -= _product(M, U, PRECISION)
@@ -268,7 +282,7 @@ def _tree_gdn(
         decay = tl.exp2(tl.where(seen, G[:, None] - G[None, :], _NEVER))
         A = _finite(strength[:, None] * decay * _similar(keys, keys, PRECISION))
         A = tl.where(node[:, None] == node[None, :], 0.0, A)
-        T, M, M2 = _solver(A, ROWS, PRECISION)
+        T, M, M2, below = _solver(A, ROWS, PRECISION)
         if EAGER:
             weights = _finite(decay * _similar(queries, keys, PRECISION))
             if tile == 0:
@@ -283,6 +297,8 @@ def _tree_gdn(
             R -= _product(_finite(similar), earlier_U, PRECISION) * earlier_size
         size = _size(R, PRECISION)
         U = _solve(T, M, M2, R * (1.0 / size), ROWS, PRECISION)
+        if ROWS == 128:
+            U -= _solve(T, M, M2, _product(below, U, PRECISION), ROWS, PRECISION)
 
         if not EAGER:
             queries = tl.load(queries_at, mask=some_row, other=0.0)
@@ -323,7 +339,7 @@ class Tiling(NamedTuple):
     """How a launch cuts the work.
 
     Attributes:
-        rows: nodes that a program solves for at once, a power of two from 16 to 64.
+        rows: nodes that a program solves for at once, a power of two from 16 to 128.
         tiles: such tiles besides the root, at most 2.
         values: columns of the state that a program has.
         warps: warps of a program.
@@ -338,14 +354,16 @@ class Tiling(NamedTuple):
 def choose_tiling(nodes: int, value_dim: int, precision: Precision) -> Tiling:
     """The tiling for trees of `nodes`: the fastest measured, or within 2 % of it.
 
-    Tiles stop at 64 rows: matrices of 128 x 128 in float32 need more shared memory than any GPU
-    has. With these the largest needs 184 KiB where products read it (SM 9.0), 64 KiB where they
-    read registers (SM 8.x and 12.0).
+    Tiles stop at 64 rows but in half precision: matrices of 128 x 128 in float32 need more shared
+    memory than any GPU has. With these the largest needs 184 KiB where products read it (SM 9.0),
+    64 KiB where they read registers (SM 8.x and 12.0).
 
     Two limits are Triton 3.6's, on SM 9.0. Two tiles keep to four warps: with eight and 16 values,
     a "tf32" launch ended in an illegal memory access. In half precision 64 rows keep to 64 values,
     needed or not: with 32, products of a state in bfloat16 come out wrong, or end likewise.
     """
+    if precision == "fp16" and nodes > 65:
+        return Tiling(128, 1, 64, 8)  # half of it idle or not, it is as fast as two of 64
     rows = min(64, max(16, triton.next_power_of_2(nodes - 1)))
     if rows == 32 and precision in ("tf32x3", "ieee"):
         rows = 64  # 32 rows spill 20 KB a thread on SM 9.0, ten times what 64 do
