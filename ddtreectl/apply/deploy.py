@@ -6,6 +6,7 @@ from ddtreectl.apply.candidates import earlier_generation, facts_for, new_genera
 from ddtreectl.apply.execute import Execution
 from ddtreectl.apply.lock import HostLock
 from ddtreectl.apply.locked import locked
+from ddtreectl.apply.patience import patient
 from ddtreectl.apply.session import Session
 from ddtreectl.apply.way_back import WayBack, candidate_of
 from ddtreectl.env.request import Request
@@ -63,11 +64,13 @@ class Deployment:
         wish, _ = new_generation(
             self._place, service, facts, force=force, new_gpu=new_gpu, guarded=self._guarded
         )
+        facts = patient(self._session, wish, facts)
         return self._with_swap_note(self._routed(plan_swap(wish, facts)), facts)
 
     def plan_rollback(self, to: int | None) -> Plan:
         """What `rollback` would do now. Changes nothing."""
         wish, facts = earlier_generation(self._session, self._place, to)
+        facts = patient(self._session, wish, facts)
         return self._with_swap_note(self._routed(plan_swap(wish, facts)), facts)
 
     def deploy(
@@ -87,6 +90,7 @@ class Deployment:
                 wish, request = new_generation(
                     self._place, service, facts, force=force, new_gpu=new_gpu, guarded=self._guarded
                 )
+                facts = patient(self._session, wish, facts)
             plan = self._told(plan_swap(wish, facts))
             return self._apply("deploy", plan, facts, recovered, request)
 
@@ -106,6 +110,7 @@ class Deployment:
                 return Outcome(done, applied=True, recovered=recovered)
             with self._session.report.step(LOOK):
                 wish, facts = earlier_generation(self._session, self._place, to)
+                facts = patient(self._session, wish, facts)
             plan = self._told(plan_swap(wish, facts))
             return self._apply("rollback", plan, facts, recovered)
 

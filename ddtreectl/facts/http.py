@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from ddtreectl.facts.output import Output, as_int, json_object, unescaped
 from ddtreectl.facts.probe import Call
 
+TIMED_OUT = "timed out"
+"""Why there is no answer, where it has not come in time."""
+
 
 @dataclass(frozen=True)
 class Request:

@@ -4,7 +4,7 @@ import difflib
 
 from ddtreectl.facts import told
 from ddtreectl.facts.host import HostFacts
-from ddtreectl.facts.http import base_url
+from ddtreectl.facts.http import TIMED_OUT, base_url
 from ddtreectl.inventory.layout import slot_units
 from ddtreectl.inventory.select import Place
 from ddtreectl.plan.refusals import refusals
@@ -84,18 +84,45 @@ def restore_steps(place: Place, candidate: Candidate, facts: HostFacts) -> tuple
 _GUARDS = {Action.BEGIN_SWAP, Action.ARM_REVERT, Action.DISARM_REVERT}
 
 
-def _serves_the_same(wish: Wish, facts: HostFacts) -> bool:
+READINESS = ("/ready", "/health")
+"""The paths that tell whether a service takes requests."""
+
+
+def silent(wish: Wish, facts: HostFacts) -> bool:
+    """Whether what runs is what is wished for, and alone its answer has not come in time.
+
+    A service that is busy can be too late for a probe, and is no reason for a swap.
+    """
+    answers = [facts.answers.get(f"{_base(wish)}{path}") for path in READINESS]
+    return (
+        not wish.force
+        and _runs_the_same(wish, facts)
+        and any(answer is not None and answer.error == TIMED_OUT for answer in answers)
+    )
+
+
+def _base(wish: Wish) -> str:
+    return base_url(wish.candidate.service.address, wish.candidate.service.port)
+
+
+def _runs_the_same(wish: Wish, facts: HostFacts) -> bool:
+    """Whether the candidate is what runs already, by the record, the unit and its state."""
     now, candidate = serving(wish.place, facts), wish.candidate
     if now is None or now.status != "good" or now.service is None:
         return False
     if candidate.staged and now.number != candidate.number:
         return False
-    base = base_url(now.service.address, now.service.port)
-    ready, health = (facts.answers.get(f"{base}{path}") for path in ("/ready", "/health"))
     return (
         now.service == candidate.service
         and now.environment == candidate.environment
         and facts.unit(now.unit).active == "active"
+    )
+
+
+def _serves_the_same(wish: Wish, facts: HostFacts) -> bool:
+    ready, health = (facts.answers.get(f"{_base(wish)}{path}") for path in READINESS)
+    return (
+        _runs_the_same(wish, facts)
         and ready is not None
         and (ready.ok or (health is not None and told.is_ready(ready, health)))
     )

@@ -1,6 +1,8 @@
 """Deploy, swap, roll back and stop on host `local`, with real processes and real HTTP."""
 
 import json
+import os
+import signal
 
 import pytest
 
@@ -44,6 +46,38 @@ def test_the_same_deploy_again_changes_nothing(serving: Machine) -> None:
     assert again.returncode == 0
     assert json.loads(again.stdout)["applied"] is False
     assert serving.service()["pid"] == before["pid"]
+
+
+def stopped(machine: Machine) -> int:
+    """The process of the service, which answers nobody from here on."""
+    pid = machine.service()["pid"]
+    assert isinstance(pid, int)
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+def test_a_service_that_is_too_busy_for_the_probe_is_asked_again_and_not_swapped(
+    serving: Machine,
+) -> None:
+    pid = stopped(serving)
+    again = serving.begin("deploy", "local", "--mode", "tree", "--json")
+    assert again.stderr is not None
+    said = next(line for line in again.stderr if "has not answered" in line)
+    assert "it is given 30 s" in said
+    os.kill(pid, signal.SIGCONT)
+    out, _ = again.communicate(timeout=60)
+    assert again.returncode == 0
+    assert json.loads(out)["applied"] is False
+    assert serving.service()["pid"] == pid
+
+
+@pytest.mark.slow
+def test_a_service_that_never_answers_is_swapped(serving: Machine) -> None:
+    pid = stopped(serving)
+    again = serving.run("deploy", "local", "--mode", "tree", "--json", timeout=200)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["applied"] is True
+    assert serving.service()["pid"] != pid
 
 
 def test_modes_swap_on_one_port_and_rollback_returns(machine: Machine) -> None:
