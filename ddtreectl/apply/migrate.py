@@ -4,30 +4,24 @@ Each step can be done again, so a migration that was ended anywhere goes on with
 what it has reached is on the target and with the operator.
 """
 
-import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ddtreectl.apply import cordons, generations, moved, weights
+from ddtreectl.apply import cordons, generations, weights
 from ddtreectl.apply.deploy import Deployment
 from ddtreectl.apply.interrupts import InterruptedByOperatorError
 from ddtreectl.apply.kept_cordons import KeptCordons
-from ddtreectl.apply.lock import HostLock
-from ddtreectl.apply.locked import locked
+from ddtreectl.apply.move_records import REASON, fenced, place_of, write
 from ddtreectl.apply.operator import now
-from ddtreectl.apply.provision import Provisioning
+from ddtreectl.apply.prospects import moved_to
 from ddtreectl.apply.session import Session
-from ddtreectl.apply.survey import Survey, moved_to
-from ddtreectl.apply.takeover import Takeover
+from ddtreectl.apply.survey import Survey
 from ddtreectl.errors import DdtreectlError, RefusedError, StepError
 from ddtreectl.facts.moves import Move, State
-from ddtreectl.inventory.select import Place, find_host, find_target
+from ddtreectl.inventory.select import Place, find_target
 from ddtreectl.plan.migration import MigrationPlan, MoveAction, MoveStep, SlotMove
-
-REASON = "its services migrate"
-"""How the reason of a migration's cordon begins; an undo ends it."""
 
 
 @dataclass
@@ -90,36 +84,42 @@ class Migration:
             )
             for move in self.plan.moves
         }
+        for move in self.plan.stuck:
+            self.results[move.name].error = RefusedError(move.refusals[0])
         by_name = {move.name: move for move in self.plan.moves}
         for step in self.plan.steps:
-            move = by_name[f"{step.place.host_name}/{step.place.slot_name}"]
-            result = self.results[move.name]
-            if result.error:
-                continue
-            self.say(f"{step.title}")
-            try:
-                with self._timed(step.action):
-                    self._act(step, move)
-            except InterruptedByOperatorError:
-                raise
-            except DdtreectlError as error:
-                if isinstance(error.__cause__, InterruptedByOperatorError):
-                    raise error.__cause__ from error
+            concerned = [by_name[f"{place.host_name}/{place.slot_name}"] for place in step.places]
+            going = [move for move in concerned if not self.results[move.name].error]
+            if going:
+                self._step(step, going)
+
+    def _step(self, step: MoveStep, moves: list[SlotMove]) -> None:
+        """Do a step; where it fails, it fails for all that it is for."""
+        self.say(f"{step.title}")
+        try:
+            with self._timed(step.action):
+                self._act(step, moves)
+        except DdtreectlError as error:
+            if isinstance(error.__cause__, InterruptedByOperatorError):
+                raise error.__cause__ from error
+            self.say(f"! {error.message}")
+            for move in moves:
+                result = self.results[move.name]
                 result.error = error
-                self.say(f"! {error.message}")
                 if not result.serves:
                     self._withdraw(move)
 
-    def _act(self, step: MoveStep, move: SlotMove) -> None:
+    def _act(self, step: MoveStep, moves: list[SlotMove]) -> None:
+        move = moves[0]  # what is done for several is the same for each
         match step.action:
             case MoveAction.CORDON:
-                self._cordon()
+                self._cordon(step.subject)
             case MoveAction.ANNOUNCE:
                 self._note(move, "moving")
             case MoveAction.PROVISION:
                 self._provision(move)
             case MoveAction.COPY_WEIGHTS:
-                self._copy(move, step.folder)
+                self._copy(move, step.subject)
             case MoveAction.START:
                 self._start(move)
             case MoveAction.MARK_MOVED:
@@ -146,13 +146,12 @@ class Migration:
         assert move.under_way is not None  # noqa: S101 - a plan has one or the other
         return place_of(self.survey, move.under_way.target)
 
-    def _cordon(self) -> None:
+    def _cordon(self, subject: str) -> None:
         session = self._session(self.survey.source.host_name)
         facts = self.survey.facts.get(session.host.name)
-        finding = self.survey.finding()
+        target = find_target(self.survey.inventory, subject)
+        finding = self.survey.finding(target)
         why = finding.reason if finding else "it cannot be reached" if facts is None else ""
-        step = next(s for s in self.plan.steps if s.action is MoveAction.CORDON)
-        target = find_target(self.survey.inventory, step.title.removeprefix("cordon "))
         done = cordons.cordon(session, target, f"{REASON}: {why}"[:300], self.kept_cordons)
         if done.unreachable:
             self.say(f"  ! {done.unreachable}; the cordon is kept here until it answers")
@@ -190,21 +189,14 @@ class Migration:
             self.say(f"  ! {error.message} {error.cause}".rstrip())
 
     def _provision(self, move: SlotMove) -> None:
-        session, place = self._target(move)
         assert move.service is not None  # noqa: S101 - it has a target
-        backend = move.service.backend
-        entry = find_host(self.survey.inventory, place.host_name)
-        inventory, settings = self.survey.inventory, entry.environment
-        try:
-            Provisioning(session, inventory, backend, settings).provision(lock_wait=self.lock_wait)
-        except StepError as error:
-            source = move.source.host_name
-            if source not in self.survey.facts or source == place.host_name:
-                raise
-            self.say(f"  ! {error.message} {error.cause}".rstrip())
-            self.say(f"  taking the environment of {source} over instead")
-            taken = Takeover(session, self._session(source), backend, settings, inventory)
-            taken.take(lock_wait=self.lock_wait)
+        assert move.target is not None  # noqa: S101
+        host, giver = move.target.place.host_name, move.target.taken_from
+        donors, backend = self.survey.donors, move.service.backend
+        if giver:
+            donors.take(host, giver, backend, self.lock_wait)
+        else:
+            donors.provide(host, backend, self.lock_wait, self.say)
 
     def _copy(self, move: SlotMove, folder: str) -> None:
         session, _ = self._target(move)
@@ -256,7 +248,7 @@ class Migration:
         noted = self.results[move.name].move
         assert noted is not None  # noqa: S101 - it was marked before
         with session.interrupts.shield():
-            done = _fenced(session, noted, self.lock_wait)
+            done = fenced(session, noted, self.lock_wait)
         if not done:
             raise StepError(
                 f"{move.name} is marked and masked, and something of it still runs",
@@ -265,82 +257,3 @@ class Migration:
         self.results[move.name].fenced = True
         self._note(move, "fenced")
         cordons.deliver(session, self.kept_cordons)
-
-
-def place_of(survey: Survey, name: str) -> tuple[Session, Place]:
-    """The slot called `host/slot`, with a session.
-
-    Raises:
-        StepError: the inventory does not have it.
-    """
-    host, _, slot = name.partition("/")
-    session = survey.sessions.get(host)
-    if session is None or slot not in session.entry.slots:
-        raise StepError(
-            f"the service has moved to {name}, which the inventory does not have",
-            hint="put that slot back into the inventory",
-        )
-    return session, Place(host, session.entry, slot, session.entry.slots[slot])
-
-
-def write(session: Session, place: Place, noted: Move) -> None:
-    """Note a move on its target."""
-    path = session.layout.arrived(place.slot_name)
-    session.host.put(path, json.dumps(noted.to_json(), sort_keys=True).encode())
-
-
-def undo(
-    survey: Survey, noted: Sequence[Move], lock_wait: float, say: Callable[[str], None]
-) -> None:
-    """Bring services back to the slots that they came from, one after the other.
-
-    The source is opened, serves again and is checked; only then the target stops.
-
-    Raises:
-        DdtreectlError: the source does not serve; it is fenced again, and the target goes on.
-    """
-    for move in noted:
-        source, home = place_of(survey, move.source)
-        target, place = place_of(survey, move.target)
-        lock = HostLock(source.host, source.layout, source.operator, wait=lock_wait)
-        say(f"open {move.source} again")
-        write(target, place, move.now("moved"))  # a split until one of them is known to be down
-        source.moves = ()
-        with locked(source, lock):
-            moved.open_slot(source, home)
-            _end_cordons(survey, source)
-        router = source.router
-        old, new = (router.worker(home), router.worker(place)) if router else (None, None)
-        if router and old:
-            router.forget(old.name)
-        say(f"start it in {move.source} and check its health")
-        try:
-            Deployment(source, home, lock_wait=lock_wait).rollback(move.generation)
-        except BaseException:
-            with source.interrupts.shield():
-                if router and old and new:
-                    router.move(old.name, new.name)
-                if _fenced(source, move, lock_wait):
-                    write(target, place, move.now("fenced"))
-            raise
-        say(f"stop it in {move.target}")
-        Deployment(target, place, lock_wait=lock_wait).stop()
-        generations.remove(target, target.layout.arrived(place.slot_name))
-        survey.moves.forget(move)
-        source.audit("moved-back", slot=home.slot_name, source=move.target)
-
-
-def _fenced(session: Session, move: Move, lock_wait: float) -> bool:
-    """Fence the source of a move, whose target serves. Returns whether nothing of it is left."""
-    others = tuple(m for m in session.moves if m.source_slot != move.source_slot)
-    session.moves = (*others, move.now("moved"))
-    lock = HostLock(session.host, session.layout, session.operator, wait=lock_wait)
-    with locked(session, lock):  # which is a contact, and fences
-        return all(m.source_slot != move.source_slot for m in session.moves)
-
-
-def _end_cordons(survey: Survey, session: Session) -> None:
-    facts = survey.facts[session.host.name]
-    ours = [c for c in facts.records.cordons if c.kept == "host" and c.reason.startswith(REASON)]
-    if ours:
-        generations.remove(session, *(session.layout.cordon(entry.name) for entry in ours))

@@ -4,39 +4,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from ddtreectl.apply.candidates import UNKNOWN_ENVIRONMENT, new_generation
+from ddtreectl.apply.donors import Donors
 from ddtreectl.apply.kept_moves import KeptMoves, KeptServices
+from ddtreectl.apply.leaving import Leaving, Wanted
+from ddtreectl.apply.prospects import Prospects
 from ddtreectl.apply.session import Session
-from ddtreectl.env.cuda import build_of
 from ddtreectl.errors import DdtreectlError, UsageError
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.facts.moves import Move
-from ddtreectl.facts.records import Generation
 from ddtreectl.gpu.classify import classify
-from ddtreectl.gpu.verdict import Finding, Verdict
+from ddtreectl.gpu.verdict import Finding, HostHealth, Verdict
 from ddtreectl.hosts.pool import on_each
 from ddtreectl.inventory.model import Inventory
-from ddtreectl.inventory.select import Place, Target, checked, service_for
-from ddtreectl.inventory.service import BUNDLED, Mode, ServiceSpec
+from ddtreectl.inventory.select import Place, Target
+from ddtreectl.inventory.service import BUNDLED
+from ddtreectl.plan.assignment import Candidates, assign
 from ddtreectl.plan.migration import MigrationPlan, SlotMove, downtime, steps
-from ddtreectl.plan.placement import Asked, Prospect, memory_by_weights, memory_held, place
-from ddtreectl.plan.refusals import refusals
-from ddtreectl.plan.wish import last_good, serving
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What the operator says of a service that nobody can be asked about, or changes.
-
-    Attributes:
-        mode: how it decodes.
-        budget: nodes of the tree besides the root.
-        topk: candidates for each depth.
-    """
-
-    mode: Mode | None = None
-    budget: int | None = None
-    topk: int | None = None
+from ddtreectl.plan.placement import (
+    Asked,
+    Placement,
+    memory_by_weights,
+    memory_held,
+)
+from ddtreectl.plan.wish import serving
 
 
 @dataclass
@@ -84,7 +74,7 @@ class Survey:
         finding = self.finding()
         notes, leaving = [], []
         for entry in self.source.places:
-            known = self._known(entry)
+            known = self.leaving.known(entry)
             if entry.slot.protected and self.source.gpu is None and not known.under_way:
                 notes.append(f"{known.name} is protected: it moves only when its GPU is named")
             elif known.state == "fenced" and known.under_way:
@@ -95,62 +85,40 @@ class Survey:
                 leaving.append(known)
         if resume and not leaving:
             raise UsageError(f"no migration from {self.source} is unfinished")
-        moves: list[SlotMove] = []
-        for known in leaving:
-            moves.append(self._placed(known, finding, moves))
-        refused = tuple(reason for move in moves for reason in move.refusals)
+        moves = self._placed(leaving, finding)
+        stuck = [reason for move in moves for reason in move.refusals]
+        refused = tuple(stuck) if all(move.refusals for move in moves) else ()
         return MigrationPlan(
             source=str(self.source),
             verdict=self._verdict(),
             moves=tuple(moves),
-            steps=() if refused else steps(moves, cordon=self._to_cordon(finding)),
+            steps=() if refused else steps(moves, cordons=self._to_cordon(finding)),
             notes=tuple(notes),
             refusals=refused,
         )
 
-    def finding(self) -> Finding | None:
-        """Why nothing may be started on the source, or None."""
-        found = self._against()
+    def finding(self, target: Target | None = None) -> Finding | None:
+        """Why nothing may be started on the source, or on `target` of it; or None."""
+        found = self._against(target or self.source)
         return found[1] if found else None
 
     def _verdict(self) -> str:
         """Why the source is sick, in words."""
-        found = self._against()
+        found = self._against(self.source)
         if found is None:
             return self.unreachable.get(self.source.host_name, "")
         name, finding = found
         return f"{finding.verdict}: {f'{name}: ' if name else ''}{finding.reason}"
 
-    def _against(self) -> tuple[str, Finding] | None:
-        facts = self.facts.get(self.source.host_name)
-        if facts is None:
-            return None
-        return classify(
-            self.source.host_name, self.source.host, facts, facts.records.settled
-        ).against([i for entry in self.source.places for i in entry.slot.gpus])
+    def _against(self, target: Target) -> tuple[str, Finding] | None:
+        indices = [i for entry in target.places for i in entry.slot.gpus]
+        health = self._health()
+        return health.against(indices) if health else None
 
-    def under_way(self, entry: Place) -> Move | None:
-        """The move from a slot that was begun: by either host, else as the operator keeps it."""
-        name = f"{entry.host_name}/{entry.slot_name}"
-        told = [
-            move
-            for host, facts in self.facts.items()
-            for slot, move in facts.records.arrived.items()
-            if move.source == name and (move.state != "fenced" or self._has(host, slot))
-        ]
-        home = self.facts.get(entry.host_name)
-        if home is not None and (marked := home.records.moved.get(entry.slot_name)):
-            told.append(marked)
-        kept = [m for m in self.moves.of(entry.host_name) if m.source_slot == entry.slot_name]
-        return max([*told, *kept], key=lambda move: (move.at, move.state != "moving"), default=None)
-
-    def _has(self, host: str, slot: str) -> bool:
-        """Whether a slot still has the service that has come to it."""
-        entry = self.sessions[host].entry
-        if slot not in entry.slots:
-            return False
-        found = Place(host, entry, slot, entry.slots[slot])
-        return self._should(found, self.facts[host]) is not None
+    def _health(self) -> HostHealth | None:
+        """Of the source; None where it cannot be asked."""
+        name, facts = self.source.host_name, self.facts.get(self.source.host_name)
+        return classify(name, self.source.host, facts, facts.records.settled) if facts else None
 
     def _folders(self) -> list[str]:
         """Every model folder that a service of the fleet may need."""
@@ -164,81 +132,70 @@ class Survey:
                     found |= dict.fromkeys((kept[0].model, kept[0].drafter))
         return [folder for folder in found if folder != BUNDLED]
 
-    def _known(self, entry: Place) -> SlotMove:
-        """What serves in a slot, as far as anybody knows."""
-        facts, move = self.facts.get(entry.host_name), self.under_way(entry)
-        opened = facts is not None and entry.slot_name not in facts.records.moved
-        if move and move.state == "fenced" and opened:
-            move = None  # that is over: the slot may serve again, and perhaps does
-        service, number, source = None, None, ""
-        serves: bool | None = None
-        if facts is not None:
-            now = serving(entry, facts)
-            serves = now is not None and self._answers(entry, facts)
-            found = now if now and now.status == "good" else self._should(entry, facts)
-            if found and found.service:
-                service, number, source = found.service, found.number, entry.host_name
-        elif kept := self.services.of(entry.host_name, entry.slot_name):
-            service, number, source = *kept, "this machine, which saw it last"
-        if move and move.service:
-            service, number, source = move.service, move.generation, "the move that was begun"
-        refused: tuple[str, ...] = ()
-        name = f"{entry.host_name}/{entry.slot_name}"
-        asked = self.wanted
-        if asked.mode or asked.budget or asked.topk:
-            mode = asked.mode or (service.mode if service else None)
-            if mode and not (move and move.state != "moving"):
-                base = service or service_for(self.inventory, entry, mode)
-                changed = {"mode": mode, "budget": asked.budget, "topk": asked.topk}
-                update = {key: value for key, value in changed.items() if value is not None}
-                service = checked({**base.model_dump(), **update})
-                source = source or "the command line"
-        if service is None and facts is None:
-            unknown = (
-                f"what {name} serves is not known: its host cannot be reached, and this machine"
-            )
-            refused = (f"{unknown} has not seen it; name it with `--mode` and `--budget`",)
-        return SlotMove(entry, service, number, serves, source, move, refusals=refused)
+    def _placed(self, leaving: list[SlotMove], finding: Finding | None) -> list[SlotMove]:
+        """The moves with their targets."""
+        waiting = [known for known in leaving if self._needs_place(known)]
+        asked = [self._asked(known, finding) for known in waiting]
+        prospects = self.prospects
+        candidates = [
+            Candidates(a, prospects.of(a, self._places(known)))
+            for known, a in zip(waiting, asked, strict=True)
+        ]
+        placements = iter(assign(candidates))
+        return [
+            self._with_target(known, next(placements))
+            if self._needs_place(known)
+            else self._settled(known)
+            for known in leaving
+        ]
 
-    def _should(self, entry: Place, facts: HostFacts) -> Generation | None:
-        if entry.slot_name in facts.records.stopped or entry.slot_name in facts.records.moved:
-            return None
-        return last_good(entry, facts)
+    def _needs_place(self, known: SlotMove) -> bool:
+        return not known.refusals and known.service is not None and known.state in {None, "moving"}
 
-    def _answers(self, entry: Place, facts: HostFacts) -> bool:
-        return any(
-            answer.ok
-            for url, answer in facts.answers.items()
-            if url.endswith(f":{entry.slot.port}/health")
-        )
-
-    def _placed(self, known: SlotMove, finding: Finding | None, before: list[SlotMove]) -> SlotMove:
-        """The move with its target."""
-        if known.refusals or known.service is None:
-            return known
+    def _settled(self, known: SlotMove) -> SlotMove:
+        """One that has a target already, and serves there."""
         move = known.under_way
-        if move and move.state != "moving":
-            if self.target and self.target.host_name != move.target_host:
-                undo = f"`ddtreectl migrate {self.source} --undo` brings it back"
-                return replace(known, refusals=(f"{known.name} serves in {move.target}; {undo}",))
-            return known
-        facts = self.facts.get(known.source.host_name)
-        sick = facts is None or (finding is not None and finding.verdict is Verdict.CORDON_HOST)
-        asked = Asked(
+        if (
+            move
+            and not known.refusals
+            and self.target
+            and self.target.host_name != move.target_host
+        ):
+            undo = f"`ddtreectl migrate {self.source} --undo` brings it back"
+            return replace(known, refusals=(f"{known.name} serves in {move.target}; {undo}",))
+        return known
+
+    def _asked(self, known: SlotMove, finding: Finding | None) -> Asked:
+        assert known.service is not None  # noqa: S101 - else it needs no place
+        gone = known.source.host_name not in self.facts
+        sick = gone or (finding is not None and finding.verdict is Verdict.CORDON_HOST)
+        return Asked(
             known.source,
             known.service,
             self._memory(known),
             self._replicas(known),
             leave_host=sick or self.source.gpu is None,
         )
-        promised = {m.target.name: m.name for m in before if m.target}
-        prospects = [
-            replace(prospect, promised=promised.get(prospect.name, ""))
-            for prospect in self._prospects(known)
+
+    def _places(self, known: SlotMove) -> list[Place]:
+        """The slots that might take it."""
+        source = (known.source.host_name, known.source.slot_name)
+        places = [
+            Place(name, session.entry, slot_name, slot)
+            for name, session in self.sessions.items()
+            if self.target is None or self.target.host_name == name
+            for slot_name, slot in session.entry.slots.items()
+            if self.target is None or self.target.gpu is None or self.target.gpu in slot.gpus
+            if (name, slot_name) != source
         ]
+        move = known.under_way
         if move and not self.target:
-            prospects = [p for p in prospects if p.name == move.target] or prospects
-        found = place(asked, prospects)
+            begun = [p for p in places if f"{p.host_name}/{p.slot_name}" == move.target]
+            places = begun or places
+        return places
+
+    def _with_target(self, known: SlotMove, found: Placement) -> SlotMove:
+        move = known.under_way
         refused: tuple[str, ...] = ()
         if found.chosen is None:
             why = "; ".join(
@@ -252,54 +209,30 @@ class Survey:
         placed = replace(known, placement=found, target=found.chosen, refusals=refused)
         return replace(placed, downtime=downtime(placed, self._took(known)))
 
-    def _prospects(self, known: SlotMove) -> list[Prospect]:
-        places = [
-            Place(name, session.entry, slot_name, slot)
-            for name, session in self.sessions.items()
-            if self.target is None or self.target.host_name == name
-            for slot_name, slot in session.entry.slots.items()
-            if self.target is None or self.target.gpu is None or self.target.gpu in slot.gpus
-        ]
-        source = (known.source.host_name, known.source.slot_name)
-        return [self._prospect(known, e) for e in places if (e.host_name, e.slot_name) != source]
-
-    def _prospect(self, known: SlotMove, entry: Place) -> Prospect:
-        facts = self.facts.get(entry.host_name)
-        if facts is None or known.service is None:
-            return Prospect(entry, None, self.unreachable.get(entry.host_name, ""))
-        if len(entry.slot.gpus) != len(known.source.slot.gpus):
-            return Prospect(entry, facts)
-        copied, missing = [], []
-        for folder in dict.fromkeys((known.service.model, known.service.drafter)):
-            if folder == BUNDLED or folder in facts.folders:
-                continue
-            donor = self.donor(folder)
-            if donor:
-                copied.append((folder, self.facts[donor].weights.get(folder, 0)))
-            else:
-                missing.append(folder)
-        folders = facts.folders | {known.service.model, known.service.drafter}
-        try:
-            wish, request = new_generation(
-                entry, moved_to(known.service, entry), replace(facts, folders=frozenset(folders))
-            )
-        except UsageError as error:  # its wheelhouse is not here: other slots may do all the same
-            return Prospect(entry, facts, refusals=(error.message,))
-        build = build_of(request.choice.build) if request else None
-        return Prospect(
-            place=entry,
-            facts=facts,
-            refusals=tuple(refusals(wish, replace(facts, folders=frozenset(folders)))),
-            misfit=_misfit(entry, facts, build.name) if build else "",
-            environment=request.environment if request else UNKNOWN_ENVIRONMENT,
-            missing=tuple(missing),
-            copied=tuple(copied),
+    @property
+    def leaving(self) -> Leaving:
+        """What serves in the slots that are left."""
+        return Leaving(
+            self.inventory, self.sessions, self.facts, self.wanted, self.moves, self.services
         )
+
+    def under_way(self, entry: Place) -> Move | None:
+        """The move from a slot that was begun."""
+        return self.leaving.under_way(entry)
+
+    @property
+    def donors(self) -> Donors:
+        """Who has environments to give."""
+        return Donors(self.inventory, self.sessions, self.facts, self.source.host_name)
+
+    @property
+    def prospects(self) -> Prospects:
+        """The slots that there are."""
+        return Prospects(self.sessions, self.facts, self.unreachable, self.donors)
 
     def donor(self, folder: str) -> str | None:
         """A host that has a model folder: the source, if it can be asked, else any other."""
-        names = [self.source.host_name, *self.facts]
-        return next((n for n in names if n in self.facts and folder in self.facts[n].folders), None)
+        return self.prospects.donor(folder, self.source.host_name)
 
     def _memory(self, known: SlotMove) -> int | None:
         """What it holds now; SGLang takes whatever there is, so its weights have to tell."""
@@ -323,27 +256,23 @@ class Survey:
                     found.add(name)
         return frozenset(found - {known.source.host_name})
 
-    def _to_cordon(self, finding: Finding | None) -> str:
+    def _to_cordon(self, finding: Finding | None) -> list[str]:
         """What of the source has to be cordoned, unless it is."""
         facts, host = self.facts.get(self.source.host_name), self.source.host_name
         if facts is None:
             kept = self.sessions[host].cordons
-            return "" if any(entry.gpu is None for entry in kept) else host
+            return [] if any(entry.gpu is None for entry in kept) else [host]
         if finding is None:
-            return ""
+            return []
         cordons = facts.records.cordons
         if any(entry.gpu is None for entry in cordons):
-            return ""
+            return []
         if finding.verdict is Verdict.CORDON_HOST:
-            return host
+            return [host]
         indices = [i for entry in self.source.places for i in entry.slot.gpus]
-        bad = [i for i in indices if self._bad(facts, i)]
-        fresh = [i for i in bad if not any(c.covers(i, facts.gpus) for c in cordons)]
-        return f"{host}:{fresh[0]}" if fresh else ""
-
-    def _bad(self, facts: HostFacts, index: int) -> bool:
-        health = classify(self.source.host_name, self.source.host, facts, facts.records.settled)
-        return health.against([index]) is not None
+        health = self._health()
+        bad = [i for i in indices if health and health.against([i])]
+        return [f"{host}:{i}" for i in bad if not any(c.covers(i, facts.gpus) for c in cordons)]
 
     def _took(self, known: SlotMove) -> float | None:
         """How long the start of the source's generation took, by its record."""
@@ -359,31 +288,3 @@ class Survey:
                     return None
                 return seconds if 0 < seconds < 2 * known.service.start_timeout else None
         return None
-
-
-def moved_to(service: ServiceSpec, target: Place) -> ServiceSpec:
-    """A service as it is in another slot: mode, budget, top-k and all else move along."""
-    gpus = ",".join(str(index) for index in target.slot.gpus)
-    return service.model_copy(
-        update={
-            "device": "cpu" if target.slot.device == "cpu" else f"cuda:{gpus}",
-            "address": target.slot.address,
-            "port": target.slot.port,
-        }
-    )
-
-
-def _misfit(entry: Place, facts: HostFacts, build: str) -> str:
-    """Why an environment of a CUDA build does not serve the GPUs of a slot."""
-    known = build_of(build)
-    for index in entry.slot.gpus:
-        gpu = facts.gpus.at(index)
-        capability = gpu.compute_capability if gpu else None
-        if known and capability and not known.runs_on(capability):
-            text = ".".join(map(str, capability))
-            has = ", ".join(f"{major}.{minor}" for major, minor in known.architectures)
-            return (
-                f"its environment is for {build}, which has no machine code for compute "
-                f"capability {text}, only for {has}"
-            )
-    return ""

@@ -138,7 +138,7 @@ class Takeover:
     def _plan(self, facts: HostFacts) -> TakeoverPlan:
         source, backend = self._source, self._backend
         theirs = self._look(source)
-        name = _current(theirs, backend)
+        name = current(theirs, backend)
         if name is None:
             raise UsageError(
                 f"`{source.host.name}` has no finished environment for backend `{backend.name}`",
@@ -262,7 +262,7 @@ class Takeover:
         )
 
 
-def _current(facts: HostFacts, backend: Backend) -> str | None:
+def current(facts: HostFacts, backend: Backend) -> str | None:
     """The environment that a host serves a backend from: as provisioned, else as deployed last."""
     records = facts.records
     record = records.provisioned.get(backend.name)

@@ -25,6 +25,14 @@ def free_bytes(session: Session, folder: str) -> int | None:
     return as_int(session.host.run(["sh", "-c", script], deadline=30.0).stdout)
 
 
+def room(session: Session, folder: str) -> int | None:
+    """How large `folder` can be: what its disk has free, and what is there of it already."""
+    held = f"du -sb -- {quote(folder)} 2>/dev/null | cut -f1"
+    there = as_int(session.host.run(["sh", "-c", held], deadline=30.0).stdout)
+    free = free_bytes(session, folder)
+    return None if free is None else free + (there or 0)
+
+
 def bring(source: Session, target: Session, folder: str) -> None:
     """Copy the model in `folder` from one host to the same path on another.
 

@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from ddtreectl.apply import migrate as migrating
+from ddtreectl.apply import migrate_back
 from ddtreectl.apply.interrupts import InterruptedByOperatorError, Interrupts
 from ddtreectl.apply.kept_cordons import KeptCordons
 from ddtreectl.apply.kept_moves import KeptMoves, KeptServices
+from ddtreectl.apply.leaving import Wanted
 from ddtreectl.apply.migrate import Migration, Moved
-from ddtreectl.apply.survey import Survey, Wanted
+from ddtreectl.apply.survey import Survey
 from ddtreectl.cli import output
 from ddtreectl.cli.context import Context, DryRun, Json, LockWait, context
 from ddtreectl.errors import ExitCode, StepError, UnreachableError, UsageError
@@ -79,10 +80,12 @@ def migrate(
     planned = time.monotonic() - began
     if dry_run or (plan.refusals and not as_json) or plan.empty:
         _show(plan, as_json=as_json)
-        return int(ExitCode.FAILED if plan.refusals else ExitCode.DONE)
+        left = ExitCode.PARTIAL if plan.stuck else ExitCode.DONE
+        return int(ExitCode.FAILED if plan.refusals else left)
     if not as_json:
         _show(plan, as_json=False)
-    _ask(f"migrate {source}?", yes=yes)
+    some = f", without {', '.join(move.name for move in plan.stuck)}" if plan.stuck else ""
+    _ask(f"migrate {source}{some}?", yes=yes)
     work = Migration(survey, plan, KeptCordons(opened.path()), lock_wait, output.progress)
     interrupted = ""
     with interrupts.watch():
@@ -129,7 +132,7 @@ def _show(plan: MigrationPlan, *, as_json: bool) -> None:
         console.print(f"[red]{plan.source}[/]: {escape(plan.verdict)}")
     for move in plan.moves:
         _show_move(move)
-    for reason in plan.refusals:
+    for reason in plan.refusals or [r for move in plan.stuck for r in move.refusals]:
         console.print(f"[bold red]refused[/]: {escape(reason)}")
     for number, step in enumerate(plan.steps, 1):
         console.print(f"{number:3}. {escape(step.title)}  [dim]{escape(step.reason)}[/]")
@@ -174,6 +177,7 @@ def plan_document(plan: MigrationPlan) -> dict[str, object]:
                 "serves": move.serves,
                 "state": move.state,
                 "downtime": move.downtime or None,
+                "refusals": list(move.refusals),
                 "candidates": [
                     {
                         "slot": entry.prospect.name,
@@ -260,7 +264,7 @@ def _undo(
     if not dry_run:
         _ask(f"bring {survey.source} back?", yes=yes)
         with interrupts.watch():
-            migrating.undo(survey, noted, lock_wait, output.progress)
+            migrate_back.undo(survey, noted, lock_wait, output.progress)
     if as_json:
         output.document({"applied": not dry_run, "undone": told})
     elif not dry_run:

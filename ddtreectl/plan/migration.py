@@ -1,6 +1,6 @@
 """The plan of a migration as data: where each service goes, and in which steps. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -30,15 +30,15 @@ class MoveStep:
         action: what is done.
         title: the same for a reader, in the imperative.
         reason: why it is in the plan.
-        place: the slot of the source that it is for.
-        folder: what it copies, where it does.
+        places: the slots of the source that it is for.
+        subject: the folder that it copies, or what it cordons.
     """
 
     action: MoveAction
     title: str
     reason: str
-    place: Place
-    folder: str = ""
+    places: tuple[Place, ...]
+    subject: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,8 @@ class MigrationPlan:
         moves: the services.
         steps: in order.
         notes: what a reader should know besides.
-        refusals: why it must not be done.
+        refusals: why none of it can be done; where some services can move, only those that cannot
+            have theirs.
     """
 
     source: str
@@ -105,22 +106,29 @@ class MigrationPlan:
         """Whether there is nothing to do."""
         return not self.steps
 
+    @property
+    def stuck(self) -> tuple[SlotMove, ...]:
+        """The services that cannot move."""
+        return tuple(move for move in self.moves if move.refusals)
 
-def steps(moves: list[SlotMove], *, cordon: str) -> tuple[MoveStep, ...]:
+
+def steps(moves: Sequence[SlotMove], *, cordons: Sequence[str] = ()) -> tuple[MoveStep, ...]:
     """The steps of a migration: everything that can fail comes before the first start.
 
     Args:
-        moves: the services, each with a target or under way.
-        cordon: the source, where it has to be cordoned; else nothing.
+        moves: the services, each with a target or under way; one that cannot move has no steps.
+        cordons: what of the source has to be cordoned.
     """
-    found: list[MoveStep] = []
-    fresh = [move for move in moves if move.state in {None, "moving"}]
-    if cordon and moves:
-        reason = "nothing is to be started there while it is left, or afterwards"
-        found.append(MoveStep(MoveAction.CORDON, f"cordon {cordon}", reason, moves[0].source))
-    for move in fresh:
-        found += _preparations(move)
-    for move in moves:
+    going = [move for move in moves if not move.refusals]
+    fresh = [move for move in going if move.state in {None, "moving"}]
+    everyone = tuple(move.source for move in going)
+    reason = "nothing is to be started there while it is left, or afterwards"
+    found = [
+        MoveStep(MoveAction.CORDON, f"cordon {target}", reason, everyone, target)
+        for target in (cordons if going else ())
+    ]
+    found += _preparations(fresh)
+    for move in going:
         if move in fresh:
             found += _exchange(move)
         if move.state != "fenced":
@@ -130,37 +138,42 @@ def steps(moves: list[SlotMove], *, cordon: str) -> tuple[MoveStep, ...]:
                     f"fence {move.name}: stop, disable and mask its units",
                     "what has moved must not serve twice; a host out of reach is fenced when it "
                     "answers",
-                    move.source,
+                    (move.source,),
                 )
             )
     return tuple(found)
 
 
-def _preparations(move: SlotMove) -> Iterator[MoveStep]:
-    target = move.target
-    if target is None:
-        return
-    yield MoveStep(
-        MoveAction.ANNOUNCE,
-        f"note on {target.place.host_name} what is to come",
-        "whoever comes next can go on with it",
-        move.source,
-    )
-    if not target.provisioned:
+def _preparations(moves: Sequence[SlotMove]) -> Iterator[MoveStep]:
+    """What is done before any start; what several services need on a host is done once."""
+    environments: dict[tuple[str, ...], list[Place]] = {}
+    copies: dict[tuple[str, str, int], list[Place]] = {}
+    for move in moves:
+        target = move.target
+        if target is None:
+            continue
+        host = target.place.host_name
         yield MoveStep(
-            MoveAction.PROVISION,
-            f"build environment {target.environment} on {target.place.host_name}",
-            "no finished environment there serves it",
-            move.source,
+            MoveAction.ANNOUNCE,
+            f"note on {host} that {move.name} is to come to {target.place.slot_name}",
+            "whoever comes next can go on with it",
+            (move.source,),
         )
-    for folder, size in target.copied:
-        yield MoveStep(
-            MoveAction.COPY_WEIGHTS,
-            f"copy {folder} to {target.place.host_name} ({size // MIB} MiB)",
-            "the service loads it from its own host",
-            move.source,
-            folder,
-        )
+        if not target.provisioned:
+            needed = (host, target.environment, target.taken_from)
+            environments.setdefault(needed, []).append(move.source)
+        for folder, size in target.copied:
+            copies.setdefault((host, folder, size), []).append(move.source)
+    for (host, environment, donor), sources in environments.items():
+        title = f"build environment {environment} on {host}"
+        if donor:
+            title = f"take environment {environment} over from {donor} to {host}"
+        reason = "no finished environment there serves it"
+        yield MoveStep(MoveAction.PROVISION, title, reason, tuple(sources))
+    for (host, folder, size), sources in copies.items():
+        title = f"copy {folder} to {host} ({size // MIB} MiB)"
+        reason = "the service loads it from its own host"
+        yield MoveStep(MoveAction.COPY_WEIGHTS, title, reason, tuple(sources), folder)
 
 
 def _exchange(move: SlotMove) -> Iterator[MoveStep]:
@@ -172,13 +185,13 @@ def _exchange(move: SlotMove) -> Iterator[MoveStep]:
         MoveAction.START,
         f"start it in {target.name} and check its health: {what}",
         "the source is left alone until the target has passed every check",
-        move.source,
+        (move.source,),
     )
     yield MoveStep(
         MoveAction.MARK_MOVED,
         f"mark {move.name} as moved to {target.name}",
         "from here on the service is at its new place",
-        move.source,
+        (move.source,),
     )
 
 
@@ -198,7 +211,8 @@ def downtime(move: SlotMove, seconds: float | None) -> str:
     start = f"{took}, {limit}" if took else limit
     before = []
     if move.target and not move.target.provisioned:
-        before.append("the environment is built")
+        how = "taken over" if move.target.taken_from else "built"
+        before.append(f"the environment is {how}")
     if move.target and move.target.copied:
         before.append("the weights are copied")
     first = f"once {' and '.join(before)}, " if before else ""

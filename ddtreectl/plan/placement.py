@@ -1,9 +1,9 @@
-"""Chooses where a service goes: what speaks against each slot, and which of the others is best.
+"""What speaks against each slot that might take a service, and which of the others is better.
 
 Pure: the caller finds out about hosts and environments, here it is judged.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ddtreectl.facts.host import HostFacts
@@ -52,7 +52,8 @@ class Prospect:
         environment: the name of the environment that it would run from.
         missing: folders of the model that the host does not have and nobody can copy there.
         copied: folders of the model that would be copied there, in bytes.
-        promised: the slot that moves there already; empty where none does.
+        objection: why its host can make no environment of its own; empty where it can.
+        taken_from: the host whose environment it would take over then.
     """
 
     place: Place
@@ -63,7 +64,8 @@ class Prospect:
     environment: str = ""
     missing: tuple[str, ...] = ()
     copied: tuple[tuple[str, int], ...] = ()
-    promised: str = ""
+    objection: str = ""
+    taken_from: str = ""
 
     @property
     def name(self) -> str:
@@ -104,20 +106,9 @@ class Placement:
     judged: tuple[Judged, ...]
 
 
-def place(asked: Asked, prospects: Sequence[Prospect]) -> Placement:
-    """Choose among `prospects`.
-
-    Of those that will do, the best is on a host without a replica of the model, then on the same
-    port, then where the environment and then the weights are there already, then where most memory
-    is free; the order of the inventory decides what is left.
-    """
-    judged = [Judged(p, tuple(rejections(asked, p)), tuple(_remarks(asked, p))) for p in prospects]
-    fitting = [entry for entry in judged if not entry.rejections]
-    best = min(fitting, key=lambda entry: _rank(asked, entry.prospect), default=None)
-    if best is None:
-        return Placement(None, tuple(judged))
-    others = [entry for entry in judged if entry is not best]
-    return Placement(best.prospect, (best, *others))
+def judged(asked: Asked, prospect: Prospect) -> Judged:
+    """The judgement on one prospect."""
+    return Judged(prospect, tuple(rejections(asked, prospect)), tuple(_remarks(asked, prospect)))
 
 
 def memory_by_weights(service: ServiceSpec, facts: HostFacts | None) -> int | None:
@@ -178,9 +169,6 @@ def rejections(asked: Asked, prospect: Prospect) -> Iterator[str]:
     if source.slot.device != target.slot.device or len(source.slot.gpus) != len(target.slot.gpus):
         yield f"it has {_size(target)}, and the service runs on {_size(source)}"
         return
-    if prospect.promised:
-        yield f"{prospect.promised} moves there"
-        return
     if facts is None:
         yield prospect.unreachable or "its host cannot be reached"
         return
@@ -227,7 +215,13 @@ def _occupied(target: Place, facts: HostFacts) -> Iterator[str]:
         yield "processes of an earlier service are left there"
 
 
-def _rank(asked: Asked, prospect: Prospect) -> tuple[object, ...]:
+def rank(asked: Asked, prospect: Prospect) -> tuple[int, ...]:
+    """The smaller, the better it is, among those that will do.
+
+    The best is on a host without a replica of the model, then on the same port, then where the
+    environment and then the weights are there already, then where most memory is free; the order
+    of the inventory decides what is left.
+    """
     return (
         prospect.place.host_name in asked.replicas,
         prospect.place.slot.port != asked.source.slot.port,
@@ -245,7 +239,10 @@ def _remarks(asked: Asked, prospect: Prospect) -> Iterator[str]:
     free = free_mib(prospect)
     if free is not None:
         yield f"{free} MiB free"
-    yield "environment is there" if prospect.provisioned else "environment has to be built"
+    if prospect.taken_from:
+        yield f"environment is taken over from {prospect.taken_from}"
+    else:
+        yield "environment is there" if prospect.provisioned else "environment has to be built"
     for folder, size in prospect.copied:
         yield f"{folder} has to be copied ({size // MIB} MiB)"
     if prospect.place.host_name in asked.replicas:

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from ddtreectl.apply.kept_moves import KeptMoves, KeptServices
-from ddtreectl.apply.survey import Survey, Wanted
+from ddtreectl.apply.leaving import Wanted
+from ddtreectl.apply.survey import Survey
 from ddtreectl.cli.context import Context
 from ddtreectl.facts.driver import Driver
 from ddtreectl.facts.host import HostFacts
+from ddtreectl.facts.kernel_log import GpuError, KernelLog
 from ddtreectl.facts.moves import move
 from ddtreectl.facts.records import Records
 from ddtreectl.inventory.environment import EnvironmentSettings
@@ -23,7 +25,7 @@ from ddtreectl.inventory.select import find_target
 from ddtreectl.inventory.service import Mode
 from ddtreectl.plan.migration import MigrationPlan, MoveAction
 from tests.ctl.test_gpu_verdicts import CASES, facts_of, load
-from tests.ctl.test_plan import BARE, SERVING, generation, spec
+from tests.ctl.test_plan import BARE, SERVING, TREE, generation, spec, unit_text
 
 SIGNS = {
     path.stem: load(path)
@@ -158,6 +160,56 @@ def test_a_slot_that_serves_again_after_a_move_can_be_left_again(survey: Survey)
     assert survey.plan().steps[0].action is MoveAction.ANNOUNCE
 
 
+THREE = """\
+hosts:
+  ct129:
+    address: 10.1.2.129
+    gpus: 3
+    slots: {gpu1: {gpus: [1], port: 30001}, gpu2: {gpus: [2], port: 30002}}
+  ct200: {address: 10.1.2.200, gpus: 2, slots: {gpu1: {gpus: [1], port: 30001}}}
+"""
+
+
+def test_one_that_cannot_move_does_not_keep_the_others_from_it(
+    survey: Survey, tmp_path: Path
+) -> None:
+    (tmp_path / "three.yaml").write_text(THREE)
+    inventory = load_inventory(tmp_path / "three.yaml")
+    survey.inventory, survey.source = inventory, find_target(inventory, "ct129")
+    opened = Context(tmp_path / "three.yaml")
+    survey.sessions = {name: opened.session(inventory, name) for name in inventory.hosts}
+    source = host(HEALTHY, SERVING)
+    card = replace(source.gpus.gpus[1], index=2, uuid="GPU-2", pci="0000:2b:00")
+    gpus = (source.gpus.gpus[0], replace(source.gpus.gpus[1], pci="0000:1b:00"), card)
+    both = tuple(GpuError(f"0000:{n}b:00", 95, times=(1.0,)) for n in (1, 2))
+    unit = TREE.replace("gpu1", "gpu2")
+    survey.facts = {
+        "ct129": replace(
+            source,
+            gpus=replace(source.gpus, gpus=gpus),
+            kernel_log=KernelLog("journal", 2.0, both),
+            units={**source.units, unit: replace(source.units[TREE], name=unit)},
+            unit_files={**source.unit_files, unit: unit_text(2, "tree")},
+            records=replace(
+                source.records,
+                generations=(
+                    generation(1),
+                    replace(generation(2), slot="gpu2", unit=unit),
+                ),
+            ),
+        ),
+        "ct200": host(HEALTHY, BARE),
+    }
+    planned = survey.plan()
+    assert planned.refusals == ()
+    assert [move.name for move in planned.stuck] == ["ct129/gpu2"]
+    (reason,) = planned.stuck[0].refusals
+    assert "no slot takes ct129/gpu2: " in reason
+    assert "ct200/gpu1: ct129/gpu1 moves there" in reason
+    assert [s.title for s in planned.steps][:2] == ["cordon ct129:1", "cordon ct129:2"]
+    assert {place.slot_name for step in planned.steps for place in step.places} == {"gpu1"}
+
+
 @pytest.mark.parametrize(
     ("state", "steps"),
     [
@@ -187,7 +239,9 @@ def test_a_wheelhouse_that_is_not_here_speaks_against_its_host_alone(survey: Sur
     session = survey.sessions["ct200"]
     settings = EnvironmentSettings(wheelhouse="/nowhere")
     session.entry = session.entry.model_copy(update={"environment": settings})
-    planned = plan(survey, HEALTHY, HEALTHY)
-    assert planned.refusals == (
-        "no slot takes ct129/gpu1: ct200/gpu1: the wheelhouse `/nowhere` is no folder",
-    )
+    bare, source = host(HEALTHY, BARE), host(HEALTHY, SERVING)
+    source = replace(source, records=replace(source.records, environments=frozenset()))
+    survey.facts = {"ct129": source, "ct200": bare}
+    (reason,) = survey.plan().refusals
+    assert "no slot takes ct129/gpu1: ct200/gpu1: the wheelhouse `/nowhere` is no folder" in reason
+    assert reason.endswith("; no other host has a finished environment")

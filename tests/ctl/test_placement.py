@@ -12,6 +12,7 @@ from ddtreectl.facts.moves import Move, move
 from ddtreectl.facts.records import Records
 from ddtreectl.inventory.model import HostEntry, Slot
 from ddtreectl.inventory.select import Place
+from ddtreectl.plan.assignment import Candidates, assign
 from ddtreectl.plan.migration import MoveAction, SlotMove, downtime, steps
 from ddtreectl.plan.moves import move_remarks
 from ddtreectl.plan.placement import (
@@ -19,7 +20,6 @@ from ddtreectl.plan.placement import (
     Prospect,
     memory_by_weights,
     memory_held,
-    place,
 )
 from tests.ctl.test_plan import BARE, SERVING, TREE, generation, process, spec, unit_text
 
@@ -72,7 +72,6 @@ def prospect(case: dict[str, Any]) -> Prospect:
         environment="engine-a",
         missing=tuple(filter(None, [case.get("missing")])),
         copied=tuple(("/srv/m", size) for size in filter(None, [case.get("copied")])),
-        promised=case.get("promised", ""),
     )
 
 
@@ -87,7 +86,7 @@ def test_the_choice(path: Path) -> None:
         frozenset(wanted.get("replicas", ())),
         leave_host=wanted.get("leave_host", False),
     )
-    found = place(asked, [prospect(entry) for entry in case["prospects"]])
+    (found,) = assign([Candidates(asked, [prospect(entry) for entry in case["prospects"]])])
     assert (found.chosen.name if found.chosen else None) == case["chosen"]
     assert len(found.judged) == len(case["prospects"])
     told = {entry.prospect.name: "; ".join(entry.rejections) for entry in found.judged}
@@ -138,14 +137,15 @@ def moving(state: str | None = None, **case: Any) -> SlotMove:
 def test_everything_that_can_fail_comes_before_the_first_start() -> None:
     planned = steps(
         [moving(built=False, copied=1), replace(moving(), source=slot_of("ct129/gpu2", {}))],
-        cordon="ct129",
+        cordons=["ct129:1", "ct129:2"],
     )
     assert [step.action for step in planned] == [
         MoveAction.CORDON,
+        MoveAction.CORDON,
+        MoveAction.ANNOUNCE,
         MoveAction.ANNOUNCE,
         MoveAction.PROVISION,
         MoveAction.COPY_WEIGHTS,
-        MoveAction.ANNOUNCE,
         MoveAction.START,
         MoveAction.MARK_MOVED,
         MoveAction.FENCE,
@@ -155,12 +155,23 @@ def test_everything_that_can_fail_comes_before_the_first_start() -> None:
     ]
 
 
+def test_what_several_services_need_on_a_host_is_brought_once() -> None:
+    one = moving(built=False, copied=1)
+    two = replace(one, source=slot_of("ct129/gpu2", {}))
+    planned = steps([one, two, replace(one, source=slot_of("ct129/gpu3", {}), refusals=("no",))])
+    shared = {step.action: step.places for step in planned if len(step.places) > 1}
+    assert shared == dict.fromkeys(
+        [MoveAction.PROVISION, MoveAction.COPY_WEIGHTS], (one.source, two.source)
+    )
+    assert all("gpu3" not in step.title for step in planned)
+
+
 @pytest.mark.parametrize(
     ("state", "first"),
     [(None, MoveAction.ANNOUNCE), ("moving", MoveAction.ANNOUNCE), ("moved", MoveAction.FENCE)],
 )
 def test_a_move_goes_on_where_it_was(state: str | None, first: MoveAction) -> None:
-    planned = steps([moving(state)], cordon="")
+    planned = steps([moving(state)])
     assert planned[0].action is first
     assert planned[-1].action is MoveAction.FENCE
 
