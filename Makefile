@@ -41,7 +41,7 @@ test-fleet: setup  ## Run the tests on real systemd hosts over real SSH (root).
 lab: setup  ## Boot three such hosts to try ddtreectl on, and say how to reach them (root).
 	$(BIN)/python -m tests.fleet.lab up
 
-bench-fleet: setup  ## Compare ddtreectl with ansible-core and pyinfra on 24 such hosts (root, half an hour).
+bench-fleet: setup  ## Compare ddtreectl with ansible-core and pyinfra on 24 such hosts (root, a quarter of an hour).
 	$(BIN)/python -m bench.fleet
 
 lint: setup  ## Check format, style, types and the import layers.

@@ -1,16 +1,15 @@
 """First contact, refresh and no-op deploy of a fleet: ddtreectl, ansible-core's modules, pyinfra.
 
-    python -m bench.fleet              # `make bench-fleet`: 24 hosts, 5 rounds, a table
+    python -m bench.fleet              # `make bench-fleet`: 24 hosts that serve, a table
+    python -m bench.fleet --facts      # hosts that serve nothing, and no deploys
     python -m bench.fleet --hosts 3 --rounds 1
 
 All run one after the other in each round, so that what else the machine does hits all of them. Each
-starts without a connection. The other tools are in an environment that is made here, and never in
-the project's own.
+starts without a connection, and must find the same facts. The other tools are in an environment
+that is made here, and never in the project's own.
 """
 
 import argparse
-import itertools
-import json
 import os
 import platform
 import resource
@@ -19,33 +18,24 @@ import subprocess
 import sys
 import tempfile
 import time
-import venv
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import hosts as hosts_of_bench
-from bench import others
-from ddtreectl.cli.context import Context
-from tests.fleet.lab.fleet import Fleet
+from bench.contenders import (
+    FACTS,
+    NO_OP,
+    NO_OPS,
+    REFRESH,
+    SLOW,
+    STATUS,
+    Contenders,
+    NotTheSameError,
+)
 from tests.fleet.operator import Operator
 
-HERE = Path(__file__).parent
-TOOLS = HERE.parent / ".bench-venv"
-REFRESHES = 6
-AT_ONCE = 16
-"""Hosts that each tool works on at the same time, as ddtreectl does by itself."""
-
-DEPLOYS_AT_ONCE = 8
-UNIT = "ddtree-gpu0-tree.service"
-
-NO_OPS = frozenset({"`ddtreectl deploy`, no-op", "pyinfra, no-op", "ansible, no-op"})
-SLOW = frozenset({"ansible, a task a kind", "ansible, no-op"})
-"""What takes minutes, and is measured in the first round alone."""
-
-
-class NotTheSameError(Exception):
-    """A run did something else than what is measured: a service did not answer in time."""
+SLOW_ROUNDS = 3
 
 
 @dataclass
@@ -62,221 +52,127 @@ class Series:
     client: list[float] = field(default_factory=list)
     hosts: list[float] = field(default_factory=list)
 
-    def row(self) -> str:
-        """Median, range and CPU as cells of a table."""
+    def row(self, base: "Series | None") -> str:
+        """Median, range, CPU, rounds, and the median of the rounds' ratios to `base`, as cells."""
         low, high = min(self.seconds), max(self.seconds)
         cpu = [
             f"{statistics.median(each):.1f}" if each else "" for each in (self.client, self.hosts)
         ]
         cells = [f"{statistics.median(self.seconds):.2f}", f"{low:.2f}-{high:.2f}", *cpu]
-        return " | ".join([*cells, str(len(self.seconds))])
+        return " | ".join([*cells, str(len(self.seconds)), self.times(base) if base else ""])
 
-
-def tools() -> Path:
-    """The environment of the other tools; made and filled where it is not there."""
-    pinned = (HERE / "requirements.txt").read_text()
-    mark = TOOLS / "installed.txt"
-    if not mark.exists() or mark.read_text() != pinned:
-        venv.create(TOOLS, clear=True, with_pip=True)
-        pip = [str(TOOLS / "bin/python"), "-m", "pip", "install", "-q"]
-        subprocess.run([*pip, "-r", str(HERE / "requirements.txt")], check=True)
-        mark.write_text(pinned)
-    return TOOLS / "bin"
+    def times(self, base: "Series") -> str:
+        """How many times as long as `base` it takes: the median of the rounds' own ratios."""
+        pairs = zip(self.seconds, base.seconds, strict=False)
+        return f"{statistics.median(own / theirs for own, theirs in pairs):.2f}"
 
 
 class Benchmark:
     """One run.
 
     Args:
-        fleet: the hosts, which serve.
-        operator: how ddtreectl reaches them.
-        folder: for files of the other tools.
-        skipped: contenders that are left out.
+        contenders: what is measured.
+        wanted: the names of those that take part.
+        slow_rounds: rounds in which the slow ones take part.
     """
 
-    def __init__(
-        self, fleet: Fleet, operator: Operator, folder: Path, skipped: frozenset[str]
-    ) -> None:
-        self.fleet, self.operator, self.folder = fleet, operator, folder
-        self.skipped = skipped
+    def __init__(self, contenders: Contenders, wanted: tuple[str, ...], slow_rounds: int) -> None:
+        self.contenders, self.wanted, self.slow_rounds = contenders, wanted, slow_rounds
         self.series: dict[str, Series] = {}
-        self.programs = tools()
-        session_of = Context(operator.inventory)
-        scope = session_of.session(session_of.inventory(), next(iter(fleet.hosts))).scope()
-        unit = folder / "unit.service"
-        installed = next(iter(fleet.hosts.values())).root / "etc/systemd/system" / UNIT
-        unit.write_text(installed.read_text() if installed.exists() else "")
-        hosts = list(fleet.hosts)
-        others.write(folder, others.commands(scope), hosts, operator.ssh_config, unit)
 
-    def contenders(self) -> dict[str, Callable[[], object]]:
-        """Everything that a round measures, in its order."""
-        deploy = ["deploy", *self.fleet.hosts, "--mode", "tree", "--slot", "gpu0"]
-        parallel = ["--parallel", str(min(DEPLOYS_AT_ONCE, len(self.fleet.hosts)))]
-        return {
-            "`ddtreectl status`": lambda: self._ours("status", "--json"),
-            "pyinfra, a fact a kind": lambda: self._pyinfra("kinds.py"),
-            "pyinfra, one fact": lambda: self._pyinfra("once.py"),
-            "ansible, a task a kind": lambda: self._ansible("kinds.yml"),
-            "ansible, one task": lambda: self._ansible("once.yml"),
-            "`ddtreectl deploy`, no-op": lambda: self._no_op(*deploy, *parallel, "--json"),
-            "pyinfra, no-op": lambda: self._pyinfra("deploy.py"),
-            "ansible, no-op": lambda: self._ansible("deploy.yml"),
-        }
-
-    def round(self) -> None:
+    def round(self, number: int) -> None:
         """Measure every contender once."""
-        for name, act in self.contenders().items():
-            if name not in self.skipped and (name not in SLOW or name not in self.series):
-                self._measured(name, act)
-        self._refresh()
+        for name, act in self.contenders.all().items():
+            if name in self.wanted and (name not in SLOW or number <= self.slow_rounds):
+                hosts = hosts_of_bench.cpu_seconds(self.contenders.fleet)
+                before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+                try:
+                    act()
+                    seconds = time.monotonic() - began
+                    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                    self.contenders.check(name)
+                except NotTheSameError as error:
+                    _say(f"  {name}: left out of this round: {error}")
+                    continue
+                used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+                series = self.series.setdefault(name, Series())
+                series.seconds.append(seconds)
+                series.client.append(used)
+                series.hosts.append(hosts_of_bench.cpu_seconds(self.contenders.fleet) - hosts)
+                _say(f"  {name}: {seconds:.2f} s")
+        seconds = self.contenders.refresh()
+        self.series.setdefault(REFRESH, Series()).seconds.append(seconds)
+        _say(f"  {REFRESH}: {seconds:.2f} s")
 
-    def _measured(self, name: str, act: Callable[[], object]) -> None:
-        before, hosts = (
-            resource.getrusage(resource.RUSAGE_CHILDREN),
-            hosts_of_bench.cpu_seconds(self.fleet),
-        )
-        began = time.monotonic()
-        try:
-            act()
-        except NotTheSameError as error:
-            print(f"  {name}: left out of this round: {error}", file=sys.stderr, flush=True)
-            return
-        series = self.series.setdefault(name, Series())
-        series.seconds.append(time.monotonic() - began)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        series.client.append(used)
-        series.hosts.append(hosts_of_bench.cpu_seconds(self.fleet) - hosts)
-        print(f"  {name}: {series.seconds[-1]:.2f} s", file=sys.stderr, flush=True)
-
-    def _ours(self, *words: str) -> None:
-        done = self.operator.run(*words, timeout=600)
-        if done.returncode != 0:
-            raise RuntimeError(done.stdout[-1000:] + done.stderr[-2000:])
-
-    def _no_op(self, *words: str) -> None:
-        done = self.operator.run(*words, timeout=600)
-        changed = done.stdout.count('"deployed"')
-        if done.returncode != 0 or changed:
-            raise NotTheSameError(f"exit code {done.returncode}, {changed} hosts were deployed to")
-
-    def _env(self, **more: str) -> dict[str, str]:
-        path = f"{self.programs}:{os.environ['PATH']}"
-        return {**os.environ, "PATH": path, "LC_ALL": "C.UTF-8", **more}
-
-    def _pyinfra(self, file: str) -> None:
-        argv = [str(self.programs / "pyinfra"), "inventory.py", file, "-y", "--parallel"]
-        count = str(len(self.fleet.hosts))
-        hosts_of_bench.run(
-            self.fleet, [*argv, count], self._env(PYINFRA_PROGRESS="off"), self.folder
-        )
-
-    def _ansible(self, file: str) -> None:
-        with tempfile.TemporaryDirectory(prefix="cp-", dir="/tmp") as sockets:
-            config = self.folder / "ansible.cfg"
-            config.write_text(
-                others.ANSIBLE_CFG.format(
-                    forks=AT_ONCE,
-                    ssh_config=self.operator.ssh_config,
-                    sockets=sockets,
-                )
-            )
-            argv = [str(self.programs / "ansible-playbook"), "-i", "hosts.ini", file]
-            try:
-                hosts_of_bench.run(
-                    self.fleet, argv, self._env(ANSIBLE_CONFIG=str(config)), self.folder
-                )
-            finally:  # the next run is a first contact again
-                for path in Path(sockets).iterdir():
-                    leave = ["ssh", "-o", f"ControlPath={path}", "-O", "exit", "any"]
-                    subprocess.run(leave, capture_output=True, check=False)
-
-    def _refresh(self) -> None:
-        """A watch without pauses: from a document to the next."""
-        words = ["status", "--watch", "--interval", "0", "--count", str(REFRESHES), "--json"]
-        process = self.operator.begin(*words)
-        assert process.stdout is not None  # noqa: S101
-        times = [time.monotonic() for line in process.stdout if json.loads(line)]
-        process.communicate()
-        gaps = [after - before for before, after in itertools.pairwise(times)]
-        series = self.series.setdefault("`status --watch`, a refresh", Series())
-        series.seconds.append(statistics.median(gaps))
-        print(f"  refresh: {series.seconds[-1]:.2f} s", file=sys.stderr, flush=True)
+    def tables(self) -> list[str]:
+        """The tables, in Markdown."""
+        lines = []
+        for base, names in ((STATUS, (*FACTS, REFRESH)), (NO_OP, NO_OPS)):
+            found = {name: self.series[name] for name in names if name in self.series}
+            if base not in found:
+                continue
+            cells = ["s, median", "s, range", "CPU s, operator", "CPU s, all hosts", "rounds"]
+            lines += [
+                f"| | {' | '.join(cells)} | times {base} |",
+                "|---|---:|---:|---:|---:|---:|---:|",
+                *(f"| {name} | {series.row(found[base])} |" for name, series in found.items()),
+                "",
+            ]
+        return lines
 
 
-def start_times(runs: int = 15) -> tuple[float, float]:
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def start_times(env: Mapping[str, str], runs: int = 15) -> tuple[float, float]:
     """Seconds of `python -c "import typer"` and of `ddtreectl --help`: medians, interleaved."""
     commands = (["-c", "import typer"], ["-m", "ddtreectl", "--help"])
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(runs):
         for taken, words in zip(times, commands, strict=True):
             began = time.monotonic()
-            subprocess.run([sys.executable, *words], capture_output=True, check=True)
+            argv = [sys.executable, *words]
+            subprocess.run(argv, capture_output=True, check=True, env={**os.environ, **env})
             taken.append(time.monotonic() - began)
     return statistics.median(times[0]), statistics.median(times[1])
 
 
-def ratios(series: dict[str, Series]) -> list[str]:
-    """The bars, each as the median of the rounds' own ratios."""
-
-    def ratio(slow: str, fast: str) -> float:
-        pairs = zip(series[slow].seconds, series[fast].seconds, strict=False)
-        return statistics.median(a / b for a, b in pairs)
-
-    ours, refresh = "`ddtreectl status`", "`status --watch`, a refresh"
-    return (
-        [
-            f"{name}: {ratio(name, ours):.1f} x `ddtreectl status`"
-            for name in series
-            if "kind" in name or "one" in name
-        ]
-        + [
-            f"{name}: {ratio(name, '`ddtreectl deploy`, no-op'):.1f} x the no-op deploy"
-            for name in ("pyinfra, no-op", "ansible, no-op")
-            if name in series
-        ]
-        + [f"a refresh: {1 / ratio(ours, refresh):.2f} x first contact"]
-    )
-
-
 def main() -> None:
-    """Boot the hosts, measure, print the table."""
+    """Boot the hosts, measure, print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hosts", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--facts", action="store_true", help="hosts that serve nothing, and no deploys"
-    )
-    parser.add_argument("--quick", action="store_true", help="without what takes minutes")
+    parser.add_argument("--slow-rounds", type=int, default=SLOW_ROUNDS, help="of what is slow")
+    parser.add_argument("--facts", action="store_true", help="hosts that serve nothing, no deploys")
+    parser.add_argument("--quick", action="store_true", help="without what is slow")
     options = parser.parse_args()
-    skipped = (SLOW if options.quick else frozenset()) | (NO_OPS if options.facts else frozenset())
-    load = os.getloadavg()
+    wanted = FACTS if options.facts else (*FACTS, *NO_OPS)
+    load, began = os.getloadavg()[0], time.monotonic()
     with hosts_of_bench.boot(options.hosts) as fleet, tempfile.TemporaryDirectory() as folder:
         operator = Operator(fleet, Path(folder))
         if not options.facts:
-            print(f"deploying to {options.hosts} hosts", file=sys.stderr)
+            _say(f"deploying to {options.hosts} hosts")
             hosts_of_bench.serve(fleet, operator, Path(folder))
-        benchmark = Benchmark(fleet, operator, Path(folder), skipped)
+        contenders = Contenders(fleet, operator, Path(folder))
+        contenders.all()[STATUS]()  # its bytecode is there from then on
+        benchmark = Benchmark(contenders, wanted, 0 if options.quick else options.slow_rounds)
         loads = []
         for number in range(1, options.rounds + 1):
-            print(f"round {number}", file=sys.stderr)
-            benchmark.round()
+            _say(f"round {number}")
+            benchmark.round(number)
             loads.append(os.getloadavg()[0])
-        typer, ours = start_times()
+        typer, ours = start_times(operator.env)
+    serving = "that serve nothing" if options.facts else "that serve in one of two slots"
     print(
-        f"{options.hosts} hosts, {options.rounds} rounds, {os.cpu_count()} cores, "
-        f"Python {platform.python_version()}, load before {load[0]:.1f}, "
-        f"in the rounds {min(loads):.0f}-{max(loads):.0f}\n"
+        f"{options.hosts} hosts {serving}, {options.rounds} rounds, {os.cpu_count()} cores, "
+        f"Python {platform.python_version()}, load before {load:.1f}, in the rounds "
+        f"{min(loads):.0f}-{max(loads):.0f}; {(time.monotonic() - began) / 60:.1f} minutes in all\n"
     )
-    print("| | s, median | s, range | CPU s, operator | CPU s, all hosts | runs |")
-    print("|---|---:|---:|---:|---:|---:|")
-    for name, series in benchmark.series.items():
-        print(f"| {name} | {series.row()} |")
-    print()
-    for line in ratios(benchmark.series):
-        print(f"- {line}")
-    print(f"- `ddtreectl --help` {ours:.3f} s, `import typer` {typer:.3f} s: {ours / typer:.2f} x")
+    print("\n".join(benchmark.tables()))
+    print(
+        f"`ddtreectl --help` {ours:.3f} s, `import typer` {typer:.3f} s: {ours / typer:.2f} times"
+    )
 
 
 if __name__ == "__main__":

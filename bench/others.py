@@ -1,21 +1,25 @@
 """The same questions, asked by ansible-core's modules and by pyinfra: files that each tool runs.
 
-The commands are those of ddtreectl's probe. `kinds` has a task, or a fact, for each kind, as such a
-play is usually written; `once` has all in one, which is the least that the tool can do.
+The commands are those that ddtreectl's probe has for a shell; what it has none for, which are
+processes and HTTP, its programs do. `kinds` has a task, or a fact, for each kind, as such a play is
+usually written; `once` has all in one, which is the least that the tool can do.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from shlex import join
 
 from ddtreectl.facts import host as host_facts
-from ddtreectl.facts.host import STATUS, Scope
+from ddtreectl.facts.host import STATUS, HostFacts, Scope
+from ddtreectl.facts.output import Output
 from ddtreectl.facts.probe import Section
 
 ANSIBLE_CFG = """\
 [defaults]
 forks = {forks}
+strategy = free
 host_key_checking = True
 interpreter_python = /usr/bin/python3
 stdout_callback = minimal
@@ -44,8 +48,8 @@ class Said(FactBase):
         return list(output)
 
 
-for kind in {names}:
-    assert host.get_fact(Said, kind=kind)
+said = [line for kind in {names} for line in host.get_fact(Said, kind=kind)]
+Path("{folder}", "said", host.name).write_text("\\n".join(said) + "\\n")
 """
 
 PYINFRA_DEPLOY = """\
@@ -57,17 +61,36 @@ systemd.service(service="ddtree-gpu0-tree.service", running=True, enabled=True)
 
 
 def commands(scope: Scope) -> dict[str, str]:
-    """A shell command for each kind of fact; each says something and exits 0."""
+    """A shell command for each kind of fact; each names its kind first, and exits 0."""
     every = host_facts.sections(scope)
-    return {name: f"{_shell(every[name])}; echo done" for name in STATUS}
+    return {name: f"echo '=={name}'; {_shell(every[name])}; true" for name in STATUS}
 
 
 def _shell(section: Section) -> str:
-    return (
-        f"( {section.command} )"
-        if section.call is None or section.command
-        else join(section.call.argv("python3"))
-    )
+    if section.call is None or section.command:
+        return f"( {section.command} )"
+    return join(section.call.argv("python3"))
+
+
+def facts(said: str, scope: Scope) -> HostFacts:
+    """The facts of a host, from what the commands have said there."""
+    parts = re.split(r"(?m)^==(\w+)\n", said)
+    outputs = {name: Output(0, text) for name, text in zip(parts[1::2], parts[2::2], strict=True)}
+    return host_facts.parse(outputs, scope, STATUS)
+
+
+def said_to_pyinfra(folder: Path) -> dict[str, str]:
+    """What each host has said in the last run of pyinfra."""
+    return {path.name: path.read_text() for path in (folder / "said").iterdir()}
+
+
+def said_to_ansible(printed: str) -> dict[str, str]:
+    """What each host has said in a run of ansible, from what that has printed."""
+    parts = re.split(r"(?m)^(\S+) \| SUCCESS \| rc=0 >>\n", printed)
+    found: dict[str, str] = {}
+    for name, text in zip(parts[1::2], parts[2::2], strict=True):
+        found[name] = found.get(name, "") + text
+    return found
 
 
 def write(
@@ -76,6 +99,7 @@ def write(
     """Write inventories, plays and deploys of both tools into `folder`."""
     together = "".join(f"{command}\n" for command in questions.values())
     all_commands = {**questions, "together": together}
+    (folder / "said").mkdir()
     (folder / "commands.json").write_text(json.dumps(all_commands))
     (folder / "hosts.ini").write_text("\n".join(hosts) + "\n")
     (folder / "inventory.py").write_text(
@@ -85,7 +109,7 @@ def write(
         tasks = [_shell_task(all_commands[question]) for question in asked]
         _play(folder / f"{name}.yml", tasks)
         (folder / f"{name}.py").write_text(
-            PYINFRA_FACTS.format(commands=folder / "commands.json", names=asked)
+            PYINFRA_FACTS.format(commands=folder / "commands.json", folder=folder, names=asked)
         )
     target = "/etc/systemd/system/ddtree-gpu0-tree.service"
     _play(
