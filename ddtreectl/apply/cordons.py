@@ -9,7 +9,7 @@ from ddtreectl.apply.lock import HostLock
 from ddtreectl.apply.locked import locked
 from ddtreectl.apply.operator import now
 from ddtreectl.apply.session import Session
-from ddtreectl.errors import DdtreectlError, StepError, UsageError
+from ddtreectl.errors import DdtreectlError, StepError, UnreachableError, UsageError
 from ddtreectl.facts.cordons import Cordon
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.gpu.classify import expected
@@ -54,10 +54,20 @@ class Uncordoned:
     opened: tuple[str, ...] = ()
 
 
-def cordon(session: Session, target: Target, reason: str, kept: KeptCordons) -> Cordoned:
+def cordon(
+    session: Session, target: Target, reason: str, kept: KeptCordons, *, unreachable: str = ""
+) -> Cordoned:
     """Have nothing more started on `target`.
 
     A host that cannot be reached gets the cordon with the next command that reaches it.
+
+    Args:
+        session: with the host.
+        target: the host, or a GPU of it.
+        reason: why, in words.
+        kept: where the operator keeps it meanwhile.
+        unreachable: why the host does not answer, where it has just been tried: it is not tried
+            again.
 
     Raises:
         UsageError: the host has no such GPU.
@@ -67,6 +77,8 @@ def cordon(session: Session, target: Target, reason: str, kept: KeptCordons) -> 
     host = target.host_name
     trouble = _keep(kept, host, wanted)  # at once: to reach the host may take a while, or fail
     try:
+        if unreachable:
+            raise UnreachableError(unreachable)
         facts = session.gather(only=NEEDED)
     except DdtreectlError as error:  # unreachable, or hung
         return _kept(target, wanted, error, trouble)

@@ -152,7 +152,13 @@ class Migration:
         target = find_target(self.survey.inventory, subject)
         finding = self.survey.finding(target)
         why = finding.reason if finding else "it cannot be reached" if facts is None else ""
-        done = cordons.cordon(session, target, f"{REASON}: {why}"[:300], self.kept_cordons)
+        done = cordons.cordon(
+            session,
+            target,
+            f"{REASON}: {why}"[:300],
+            self.kept_cordons,
+            unreachable=self.survey.unreachable.get(session.host.name, ""),
+        )
         if done.unreachable:
             self.say(f"  ! {done.unreachable}; the cordon is kept here until it answers")
 
