@@ -36,7 +36,7 @@ test-fast: setup  ## Run the tests that take seconds.
 
 # FULL=1 hurts every step of a swap by every fault; without it, each at least once.
 test-fleet: setup  ## Run the tests on real systemd hosts over real SSH (root).
-	FULL=$(FULL) $(BIN)/python -m pytest tests/fleet --numprocesses 3 --dist loadfile
+	FULL=$(FULL) $(BIN)/python -m pytest tests/fleet --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 lab: setup  ## Boot three such hosts to try ddtreectl on, and say how to reach them (root).
 	$(BIN)/python -m tests.fleet.lab up

@@ -54,6 +54,7 @@ class Night(Operator):
         self.set_option("ConnectTimeout", "2")
         self.set_option("ServerAliveInterval", "1")
         self.source, self.target = self.hosts
+        self._serves = ""
 
     def status(self, *hosts: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.run("status", *hosts, "--json").stdout)
@@ -74,7 +75,8 @@ class Night(Operator):
         """Heal everything, and have the host that serves be the next one that is left."""
         for host in self.hosts:
             host.heal()
-        where = until(self.settled, "one host serves", deadline=60)
+        where = self._serves or until(self.settled, "one host serves", deadline=60)
+        self._serves = ""
         if where == self.target.name:
             self.source, self.target = self.target, self.source
         done = self.run("uncordon", *NAMES)  # which opens the slot that was left
@@ -87,13 +89,16 @@ class Night(Operator):
 
     def moved(self) -> bool:
         """Whether the service is where it was to go, whole, and nowhere else."""
-        until(lambda: self.settled() == self.target.name, "the target serves alone", deadline=60)
-        return not engines(self.source)
+        return self._alone(self.target, "the target serves alone") and not engines(self.source)
 
     def stayed(self) -> bool:
         """Whether the service is where it was, whole, and nowhere else."""
-        until(lambda: self.settled() == self.source.name, "the source serves alone", deadline=60)
-        return not engines(self.target)
+        return self._alone(self.source, "the source serves alone") and not engines(self.target)
+
+    def _alone(self, host: Host, what: str) -> bool:
+        until(lambda: self.settled() == host.name, what, deadline=60)
+        self._serves = host.name
+        return True
 
 
 def engines(host: Host) -> list[str]:
