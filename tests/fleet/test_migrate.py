@@ -15,13 +15,11 @@ from tests.ctl.test_placement import moving
 from tests.fleet.lab.host import Host
 from tests.fleet.lab.waiting import until
 from tests.fleet.night import (
-    FELL_OFF,
     OF_AN_APPLICATION,
     UNCONTAINED,
     Night,
     booted,
     engines,
-    wrapper,
 )
 
 pytestmark = pytest.mark.slow
@@ -43,43 +41,6 @@ def whole_night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
 def night(whole_night: Night) -> Iterator[Night]:
     yield whole_night
     whole_night.settle()
-
-
-def test_the_story(night: Night) -> None:
-    """Xid 79 on GPU 1 of ct129 while it serves tree with budget 16."""
-    ct129, ct200 = night.hosts
-    before = wrapper(ct129), wrapper(ct200)
-    ct129.log(FELL_OFF)
-    ct129.set_gpus(ct129.healthy_gpus.with_gpu(1, fault="lost"))
-    seen = night.run("status", "ct129")
-    assert seen.returncode == 1
-    assert "cordon-host: GPU 1: Xid 79: the GPU has fallen off the bus" in seen.stdout
-
-    done = night.run("migrate", "ct129", "ct200", "--yes", "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    (result,) = document["results"]
-    assert (result["target"], result["serves"], result["fenced"]) == ("ct200/gpu1", True, True)
-    assert {"plan", "provision", "start", "verify"} <= set(document["seconds"])
-    assert night.moved()
-    service = document["plan"]["moves"][0]["service"]
-    assert (service["mode"], service["budget"], service["topk"]) == ("tree", 16, 8)
-    assert (wrapper(ct129), wrapper(ct200)) == before
-
-    ct129.set_gpus(ct129.healthy_gpus)
-    ct129.reboot()
-    until(
-        lambda: "running" in ct129.ssh("systemctl is-system-running --wait").stdout,
-        "ct129 has booted",
-    )
-    assert engines(ct129) == []
-    assert "masked" in ct129.ssh("systemctl start ddtree-gpu1-tree.service").stderr
-    refused = night.run("deploy", "ct129", "--mode", "tree")
-    assert refused.returncode == 1
-    assert "the host is cordoned: its services migrate: the GPU is lost" in refused.stderr
-    assert "has moved to ct200/gpu1" in refused.stderr
-    assert night.moved()
-    assert wrapper(ct200) == before[1]
 
 
 def test_undo_brings_it_back_while_the_source_is_healthy(night: Night) -> None:
