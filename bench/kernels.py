@@ -20,6 +20,7 @@ import torch
 import triton
 from torch import Tensor
 
+from ddtree_engine.captured_graph import CapturedGraph
 from ddtree_engine.ops import split_kv
 from ddtree_engine.ops.conv_commit import kernel as conv_commit
 from ddtree_engine.ops.conv_commit import vectorized as conv_commit_torch
@@ -29,12 +30,12 @@ from ddtree_engine.ops.drafter_attention import kernel as drafter_attention
 from ddtree_engine.ops.drafter_attention import vectorized as drafter_attention_torch
 from ddtree_engine.ops.gated_norm import kernel as gated_norm
 from ddtree_engine.ops.gated_norm import vectorized as gated_norm_torch
+from ddtree_engine.ops.gdn_commit import kernel as gdn_commit
+from ddtree_engine.ops.gdn_commit import vectorized as gdn_commit_torch
 from ddtree_engine.ops.gdn_inputs import kernel as gdn_inputs
 from ddtree_engine.ops.gdn_inputs import vectorized as gdn_inputs_torch
 from ddtree_engine.ops.kv_commit import kernel as kv_commit
 from ddtree_engine.ops.kv_commit import vectorized as kv_commit_torch
-from ddtree_engine.ops.state_commit import kernel as state_commit
-from ddtree_engine.ops.state_commit import vectorized as state_commit_torch
 from ddtree_engine.ops.topk_logprob import kernel as topk_logprob
 from ddtree_engine.ops.topk_logprob import vectorized as topk_logprob_torch
 from ddtree_engine.ops.tree_attention import kernel as tree_attention
@@ -364,30 +365,30 @@ def drafter_case(inputs: Inputs, context: int, window: int | None) -> Case:
 
 def commit_case(inputs: Inputs, accepted: int) -> Case:
     """Replay of a path of `accepted` out of 65 nodes in all layers, one launch."""
-    one = inputs.shape
-    layers = [inputs.gdn(65, torch.bfloat16) for _ in range(one.linear_layers)]
-    k, v, g, beta, state = (
-        torch.stack([layer[name] for layer in layers]) for name in ("k", "v", "g", "beta", "state")
-    )
-    lengths = torch.tensor([accepted], device=inputs.device)
-    nodes = path(inputs)["nodes"]
-    before = state.double()
+    one, gates = inputs.shape, (inputs.shape.linear_layers, 1, 65, inputs.shape.value_heads)
+    channels = (2 * one.key_heads + one.value_heads) * one.linear_dim
+    tensors = {
+        "inputs": inputs.randn(one.linear_layers, 1, 65, channels),
+        "tails": inputs.randn(one.linear_layers, 1, 3, channels),
+        "weight": inputs.randn(one.linear_layers, channels, 4) / 2,
+        "g": -inputs.randn(*gates, dtype=torch.float32).exp() / 8,
+        "beta": inputs.randn(*gates, dtype=torch.float32).sigmoid(),
+        "path_lengths": torch.tensor([accepted], device=inputs.device),
+        "nodes": path(inputs)["nodes"],
+    }
+    states = (one.linear_layers, 1, one.value_heads, one.linear_dim, one.linear_dim)
+    state = inputs.randn(*states, dtype=torch.float32)
+    exact = state.double()
 
-    def reference() -> Tensor:
-        state_commit_torch.state_commit(
-            k.double(), v.double(), g.double(), beta.double(), lengths, before, nodes
-        )
-        return before
-
-    def call(op: Callable[..., None]) -> Tensor:
-        op(k, v, g, beta, lengths, state, nodes)
+    def call(op: Callable[..., None], state: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        op(**tensors, state=state, key_heads=one.key_heads, eps=1e-6)
         return state
 
     return Case(
-        f"state_commit of {accepted}",
-        [partial(call, state_commit.state_commit)],
-        [partial(call, state_commit_torch.state_commit)],
-        reference,
+        f"gdn_commit of {accepted}",
+        [partial(call, gdn_commit.gdn_commit, state, tensors)],
+        [partial(call, gdn_commit_torch.gdn_commit, state, tensors)],
+        lambda: call(gdn_commit_torch.gdn_commit, exact, double(tensors)),
         2 * size(state),
     )
 
@@ -508,15 +509,12 @@ def microseconds(calls: list[Callable[[], Any]]) -> float:
         for call in calls:
             call()
     torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
+    graph = CapturedGraph(lambda: [call() for call in calls], torch.device("cuda", 0))
     times = []
     for _ in range(3 + REPLAYS):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        graph.replay()
+        graph()
         end.record()
         end.synchronize()
         times.append(begin.elapsed_time(end))

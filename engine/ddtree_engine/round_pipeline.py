@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ddtree_engine.captured_graph import CapturedGraph
 from ddtree_engine.device_round import DeviceRound, RoundShape
 from ddtree_engine.row_state import RowState
 from ddtree_engine.sequence import Sequence
@@ -64,27 +65,6 @@ def context_bucket(longest: int, room: int) -> int:
     return min(room, next((size for size in CONTEXTS if size >= longest), room))
 
 
-class GraphedRound:
-    """A device round as a CUDA graph."""
-
-    def __init__(self, steps: DeviceRound, state: RowState, pool: Any) -> None:
-        """Compile what it launches, then capture it; nothing is committed meanwhile."""
-        # A graph knows addresses: what it reads must live as long as it does.
-        self._steps = steps
-        with state.paused():
-            steps()
-            steps()
-        torch.cuda.synchronize(state.lengths.device)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
-            self._result = steps()
-
-    def __call__(self) -> Tensor:
-        """Launch it; the tensor is overwritten by the next launch of any graph of the pool."""
-        self._graph.replay()
-        return self._result
-
-
 class RoundPipeline:
     """The rounds in flight of one decoder."""
 
@@ -98,8 +78,8 @@ class RoundPipeline:
         self._make, self._state = make, state
         self._rounds: dict[RoundShape, Callable[[], Tensor]] = {}
         self._flying: deque[_InFlight] = deque()
-        self._on_gpu = state.lengths.is_cuda
-        self._pool = torch.cuda.graph_pool_handle() if self._on_gpu else None
+        self._device = state.lengths.device
+        self._pool = torch.cuda.graph_pool_handle() if state.lengths.is_cuda else None
 
     def __len__(self) -> int:
         """How many rounds are in flight."""
@@ -123,8 +103,8 @@ class RoundPipeline:
             except torch.OutOfMemoryError:
                 # The others can be captured anew when they come up again.
                 self._rounds.clear()
-                if self._on_gpu:
-                    torch.cuda.synchronize(self._state.lengths.device)
+                if self._pool is not None:
+                    torch.cuda.synchronize(self._device)
                     torch.cuda.empty_cache()
                 found = self._build(shape)
             while len(self._rounds) >= MAX_GRAPHS:
@@ -134,17 +114,24 @@ class RoundPipeline:
 
     def _build(self, shape: RoundShape) -> Callable[[], Tensor]:
         steps = self._make(shape)
-        return steps if self._pool is None else GraphedRound(steps, self._state, self._pool)
+        if self._pool is None:
+            return steps
+        # Compiles what it launches.
+        with self._state.paused():
+            steps()
+            steps()
+        return CapturedGraph(steps, self._device, self._pool)
 
     def launch(self, shape: RoundShape, sequences: list[Sequence]) -> None:
         """Launch a round for `sequences`, which sit in the first rows; waits for nothing."""
         result = self.prepare(shape)()
         done = None
-        if self._on_gpu:
+        if self._pool is not None:
             pinned = torch.empty(result.shape, dtype=result.dtype, pin_memory=True)
-            result = pinned.copy_(result, non_blocking=True)
-            done = torch.Event("cuda")
-            done.record()
+            with torch.cuda.device(self._device):
+                result = pinned.copy_(result, non_blocking=True)
+                done = torch.Event("cuda")
+                done.record()
         self._flying.append(_InFlight(list(sequences), result, done))
 
     def read(self) -> list[Read]:

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from ddtree_engine.captured_graph import CapturedGraph
+
 WARM_UPS = 3
 
 
@@ -31,16 +33,7 @@ def graphed(work: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
     work()
     if device.type != "cuda":
         return work
-    torch.cuda.synchronize(device)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kept = work()
-
-    def replay() -> None:
-        graph.replay()
-
-    replay.kept = kept  # type: ignore[attr-defined]
-    return replay
+    return CapturedGraph(work, device)
 
 
 def measure(

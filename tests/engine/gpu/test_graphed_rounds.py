@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 import torch
 
+from ddtree_engine.captured_graph import CapturedGraph
 from ddtree_engine.decoder import Decoder
 from ddtree_engine.sampling import SamplingParams
 from ddtree_engine.sequence import Mode, Sequence, Speculation
@@ -99,6 +100,27 @@ def test_a_graph_keeps_what_it_reads() -> None:
     alone = requests(speculation, 0.0)[1]
     run(decoder("float32", 1, device_rounds=False), alone)
     assert emitted == [alone.emitted] * 2
+
+
+def test_garbage_does_not_end_a_graph_during_a_capture() -> None:
+    """CUDA allows no graph to end while another is captured: the process would abort."""
+    device = torch.device("cuda", 0)
+    x = torch.arange(8.0, device=device)
+    old = [CapturedGraph(lambda: x + 1, device)]
+
+    def work() -> torch.Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            cycle: list[object] = [old.pop()]
+            cycle.append(cycle)
+            del cycle
+            kept = [[] for _ in range(100_000)]  # type: ignore[var-annotated]
+            del kept  # so many that Python looks for cycles
+        return x * 2
+
+    work()
+    graph = CapturedGraph(work, device)
+    assert not old
+    assert torch.equal(graph(), x * 2)
 
 
 @pytest.mark.parametrize("rounds", ["host", "device"])

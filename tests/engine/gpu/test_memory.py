@@ -96,7 +96,7 @@ def test_what_is_admitted_needs_no_more_memory() -> None:
     rehearsed = torch.cuda.memory_reserved() - before
     warm_up(decoder, budget=64, topk=8)
     print(f"rehearsal {rehearsed / MIB:.0f} MiB, {torch.cuda.memory_reserved() / MIB:.0f} in all")
-    assert rehearsed > 8 * FRAGMENTS, "the limit would not be felt"
+    assert rehearsed > 4 * FRAGMENTS, "the limit would not be felt"
     together = of_all_kinds()
     with limit(FRAGMENTS):
         run(decoder, *together)

@@ -26,7 +26,6 @@ from ddtree_engine.ops.kv_commit import kernel as kv_commit
 from ddtree_engine.ops.qk_norm_rope import kernel as qk_norm_rope
 from ddtree_engine.ops.sigmoid_gate import kernel as sigmoid_gate
 from ddtree_engine.ops.silu_mul import kernel as silu_mul
-from ddtree_engine.ops.state_commit import kernel as state_commit
 from ddtree_engine.ops.topk_logprob import kernel as topk_logprob
 from ddtree_engine.ops.tree_conv import kernel as tree_conv
 from ddtree_engine.ops.tree_gdn import kernel as tree_gdn
@@ -105,7 +104,8 @@ def main() -> None:
     show("add_norm", add_norm._add_norm, {"ADDS": True, "ZERO_CENTERED": True, "SIZE": 8192}, 16)
     show("qk_norm_rope", qk_norm_rope._qk_norm_rope, {"ZERO_CENTERED": True, "SIZE": 256}, 1)
     show("sigmoid_gate", sigmoid_gate._sigmoid_gate, {"SIZE": 256}, 1)
-    show("gdn_commit", gdn_commit._gdn_commit, {"GROUP": 3, "K": 4, "KEY": 128, "VALUE": 32})
+    sizes = {"GROUP": 3, "K": 4, "KEY": 128, "VALUE": gdn_commit.VALUES}
+    show("gdn_commit", gdn_commit._gdn_commit, sizes, gdn_commit.WARPS)
     for rows, outputs in ((16, 34816), (32, 5120), (64, 16480)):
         cut = few_rows_linear.choose_tiling(
             rows=rows, outputs=outputs, inputs=5120, memory=memory, processors=132
@@ -130,11 +130,6 @@ def main() -> None:
     # Small ones compile in less time.
     sizes = {"GROUP": 3, "ROWS": 16, "TILES": 2, "KEY": 16, "VALUE": 16}
     show("tree_gdn of two tiles", tree_gdn._tree_gdn, {**sizes, "PRECISION": "tf32x3"})
-    show(
-        "state_commit",
-        state_commit._state_commit,
-        {"GROUP": 3, "KEY": 128, "VALUE": 32, "INDEXED": True},
-    )
     show("kv_commit", kv_commit._kv_commit, {"SIZE": 1024})
     show("conv_commit", conv_commit._conv_commit, {"TAIL": 3, "CHANNELS": 1024})
     show("topk_logprob", topk_logprob._best_of_piece, {"K": 16, "SIZE": 2048})

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 
+from ddtree_engine.captured_graph import CapturedGraph
 from ddtree_engine.norm import l2_normalize
 from ddtree_engine.ops.conv_commit import conv_commit
 from ddtree_engine.ops.draft_trees import draft_trees
 from ddtree_engine.ops.drafter_attention import drafter_attention
 from ddtree_engine.ops.gated_norm import gated_norm
+from ddtree_engine.ops.gdn_commit import gdn_commit
 from ddtree_engine.ops.gdn_inputs import gdn_inputs
 from ddtree_engine.ops.kv_commit import kv_commit
-from ddtree_engine.ops.state_commit import state_commit
 from ddtree_engine.ops.topk_logprob import topk_logprob
 from ddtree_engine.ops.tree_attention import tree_attention
 from ddtree_engine.ops.tree_conv import tree_conv
@@ -101,32 +99,28 @@ def one_round(x: dict[str, Tensor]) -> list[Tensor]:
     attended = tree_attention(x["q"], *context, trees.ancestors, DIM**-0.5)
     drafted = drafter_attention(x["q"], *context, causal=True, window=40, scale=DIM**-0.5)
     path = (walk.nodes, walk.lengths)
-    stacked = [torch.stack([part] * LAYERS) for part in (*inputs[1:], x["k"], x["v"], x["mixed"])]
-    state_commit(*stacked[:4], walk.lengths, x["state"], walk.nodes)
-    kv_commit(*stacked[4:6], *path, x["lengths"], x["keys"], x["values"])
-    conv_commit(stacked[6], *path, x["tail"])
+    parts = (x["mixed"], x["filter"], *inputs[3:], x["k"], x["v"])
+    mixed, filters, log_decays, strengths, k, v = (torch.stack([part] * LAYERS) for part in parts)
+    gdn_commit(
+        *(mixed, x["tail"], filters, log_decays, strengths, *path, x["state"]),
+        key_heads=KEY_HEADS,
+        eps=1e-6,
+    )
+    kv_commit(k, v, *path, x["lengths"], x["keys"], x["values"])
+    conv_commit(mixed, *path, x["tail"])
     gated = gated_norm(recurrent, x["z"], x["norm"], 1e-6)
     found = [*trees, *walk, convolved, recurrent, attended, drafted, gated]
     return [*found, *(x[name] for name in ("state", "keys", "values", "tail"))]
-
-
-def captured(call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """The graph of a call, and the tensors that a replay fills."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = call()
-    return graph, out
 
 
 def test_a_replay_is_the_round_itself() -> None:
     buffers = round_inputs(0)
     one_round(buffers)  # compiles
     # A capture fails where anything waits for the device.
-    graph, out = captured(lambda: one_round(buffers))
+    graph = CapturedGraph(lambda: one_round(buffers), torch.device("cuda", 0))
     for seed in (1, 2):
         fresh = round_inputs(seed)
         for name, tensor in fresh.items():
             buffers[name].copy_(tensor)
-        graph.replay()
-        for got, want in zip(out, one_round(fresh), strict=True):
+        for got, want in zip(graph(), one_round(fresh), strict=True):
             assert torch.equal(got, want)

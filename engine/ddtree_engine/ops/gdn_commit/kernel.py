@@ -1,7 +1,9 @@
 """`gdn_commit` on the GPU: all layers in one launch, each state read and written once.
 
-As `state_commit`, but a step first makes its key and its slice of the value: each program of a head
-repeats the convolution of the head's key, a few hundred numbers from L2.
+A program holds its slice of a state in registers and steps along its own request's path. Which
+programs run beside it, and how long their paths are, changes no bit of it. A step first makes its
+key and its slice of the value: each program of a head repeats the convolution of the head's key, a
+few hundred numbers from L2.
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-VALUES = 32
-WARPS = 4
+VALUES = 64
+WARPS = 2
 
 
 @triton.jit
@@ -156,9 +158,9 @@ def _gdn_commit(
         v = v.to(kind).to(tl.float32)
         node = tl.load(path + step)
         strength = tl.load(beta + node * beta_node).to(tl.float32)
-        S *= tl.exp(tl.load(g + node * g_node).to(tl.float32))
-        delta = strength * (v - tl.sum(S * k[:, None], axis=0))
-        S += k[:, None] * delta[None, :]
+        decay = tl.exp(tl.load(g + node * g_node).to(tl.float32))
+        delta = strength * (v - decay * tl.sum(S * k[:, None], axis=0))
+        S = S * decay + k[:, None] * delta[None, :]
     tl.store(where, S, mask=mask)
 
 
@@ -181,10 +183,12 @@ def gdn_commit(
     *,
     key_heads: int,
     eps: float,
+    values: int = VALUES,
+    warps: int = WARPS,
 ) -> None:
-    """See `naive.gdn_commit`."""
+    """See `naive.gdn_commit`; `values` columns of a state a program, on `warps` warps."""
     L, B, HV, dk, dv = state.shape
-    values = min(VALUES, triton.next_power_of_2(dv))
+    values = min(values, triton.next_power_of_2(dv))
     _gdn_commit[(triton.cdiv(dv, values), HV, L * B)](
         inputs,
         tails,
@@ -210,5 +214,5 @@ def gdn_commit(
         K=weight.shape[2],
         KEY=triton.next_power_of_2(dk),
         VALUE=values,
-        num_warps=WARPS,
+        num_warps=warps,
     )
