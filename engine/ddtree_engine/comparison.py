@@ -15,12 +15,13 @@ from time import perf_counter
 import torch
 
 from ddtree_engine import sampling
-from ddtree_engine.decoder import STAGES, Decoder, Stage
+from ddtree_engine.decoder import Decoder
 from ddtree_engine.errors import EngineError, NotFiniteError
 from ddtree_engine.sampling import SamplingParams
 from ddtree_engine.sequence import Mode, Speculation
 from ddtree_engine.sequence import Sequence as Request
 from ddtree_engine.shadow import ShadowSummary, merge
+from ddtree_engine.stages import STAGES, Stage
 
 # A bfloat16 logit between 16 and 32 is a multiple of 2**-3.
 MAX_GAP = {"float32": 1e-3, "bfloat16": 2.0**-3}
@@ -175,12 +176,12 @@ def compare(
                     run_request(reference, expected)
                     baseline = expected.emitted
                 for m, (mode, result) in enumerate(zip(modes, results, strict=True)):
-                    decoder.seconds = dict.fromkeys(STAGES, 0.0)
+                    decoder.clock.reset()
                     one = request(prompt, mode)
                     seconds[m] += run_request(decoder, one)
                     emitted[m] += len(one.emitted)
                     for stage in STAGES:
-                        result.stage_seconds[stage] += decoder.seconds[stage]
+                        result.stage_seconds[stage] += decoder.clock.seconds[stage]
                     if run > 0:
                         continue
                     result.tokens += len(one.emitted)

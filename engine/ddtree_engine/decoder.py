@@ -1,4 +1,7 @@
-"""The round: draft, shape, verify, accept, commit.
+"""The requests that run together, and the rounds that serve them.
+
+A round is: draft, build, verify, accept, commit. The device leads it (`device_round.py`) or the
+host (`host_round.py`), and the tokens are the same.
 
 Every mode is a tree. Autoregressive decoding verifies a tree of one node, linear speculation the
 drafter's chain, tree speculation the best-first tree of its marginals; shadow decodes with the
@@ -14,27 +17,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
-from time import perf_counter
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
-from ddtree_engine.cache import DrafterCache, Paths, TargetCache
+from ddtree_engine.cache import DrafterCache, TargetCache
 from ddtree_engine.config import check_fit
 from ddtree_engine.device_round import DeviceRound, RoundShape
 from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.errors import CapacityError, EngineError, RequestError
+from ddtree_engine.host_round import HostRound
 from ddtree_engine.memory_plan import cache_bytes, gibibytes
-from ddtree_engine.ops.choose_nodes import choose_nodes
-from ddtree_engine.ops.topk_logprob import topk_logprob
 from ddtree_engine.round_pipeline import DEPTH, RoundPipeline, bucket, context_bucket
 from ddtree_engine.row_state import RowState
-from ddtree_engine.sampling import SamplingParams, SamplingTensors
 from ddtree_engine.sequence import Mode, Sequence, Speculation
-from ddtree_engine.shadow import BUDGETS, ShadowEvidence
-from ddtree_engine.target import TargetModel, Verification
-from ddtree_engine.tree import DraftTree, best_first, chain, fixed_point, walk
+from ddtree_engine.shadow import ShadowEvidence
+from ddtree_engine.stages import StageClock
+from ddtree_engine.target import TargetModel
 from ddtree_engine.tree_batch import TreeBatch
 
 if TYPE_CHECKING:
@@ -44,9 +45,6 @@ PREFILL_CHUNK = 128
 """Prompt tokens a prefill step takes; a running request waits for no more between two rounds."""
 
 RecurrentState = Literal["exact", "leak"]
-Stage = Literal["prefill", "draft", "build", "verify", "accept", "commit", "round"]
-"""Parts of the loop; a round on the device has no parts that the host could time."""
-STAGES: tuple[Stage, ...] = ("prefill", "draft", "build", "verify", "accept", "commit", "round")
 
 
 class Decoder:
@@ -114,14 +112,22 @@ class Decoder:
         self.state = RowState(rows, self.device)
         self.pipeline: RoundPipeline | None = None
         if device_rounds and recurrent_state == "exact":
-            self.pipeline = RoundPipeline(self.device_round, self.state)
+            # Not a method of this object: in a cycle, caches would outlive their last user.
+            make = partial(DeviceRound, target, drafter, self.cache, self.drafter_cache, self.state)
+            self.pipeline = RoundPipeline(make, self.state)
             for one in (self.cache, self.drafter_cache):
                 if one is not None:
                     one.unread = DEPTH * block
         self.sequences: list[Sequence] = []
-        # Host time. On a GPU, work that a stage only launches is waited for in the next one that
-        # reads a result: the drafter's in `draft`, the target's in `accept`.
-        self.seconds: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
+        self.clock = StageClock()
+        self.host_round = HostRound(
+            target,
+            drafter,
+            self.cache,
+            self.drafter_cache,
+            self.clock,
+            leak=recurrent_state == "leak",
+        )
 
     def _free_memory(self) -> str:
         """The end of a message that says what there is."""
@@ -161,7 +167,7 @@ class Decoder:
                 TreeBatch.chain(tokens, conv_kernel=self.target.conv_kernel),
                 self.cache,
                 slice(0, 1),
-                self._feature_layers,
+                self.host_round.feature_layers,
                 lengths=self.state.lengths[:1],
                 context=room,
             )
@@ -269,20 +275,19 @@ class Decoder:
             length=self.cache.lengths[sequence.row],
             anchor=sequence.anchor,
             budget=budgets.get(speculation.mode, self._chain),
-            width=min(_candidates(sequence), self.target.config.vocab_size),
+            width=min(sequence.speculation.candidates, self.target.config.vocab_size),
             sampling=sequence.sampling,
         )
 
     @torch.inference_mode()
     def prefill(self, sequence: Sequence) -> None:
         """Commit the next piece of the prompt of a request that is not yet decoding."""
-        with self._timed("prefill"):
+        with self.clock.timed("prefill"):
             end = min(sequence.prefilled + PREFILL_CHUNK, len(sequence.prompt) - 1)
             piece = sequence.prompt[sequence.prefilled : end]
             tokens = torch.tensor([list(piece)], device=self.device)
-            batch = TreeBatch.chain(tokens, conv_kernel=self.target.conv_kernel)
-            rows = slice(sequence.row, sequence.row + 1)
-            self._verify_and_commit_all(batch, rows, speculating=_drafts(sequence))
+            drafts = sequence.speculation.drafts
+            self.host_round.append(tokens, sequence.row, speculating=drafts)
             sequence.prefilled = end
         if sequence.decoding:
             self._decode_from_now_on(sequence)
@@ -308,24 +313,6 @@ class Decoder:
         finally:
             self.stop(probe)
 
-    def _verify_and_commit_all(self, batch: TreeBatch, rows: slice, *, speculating: bool) -> None:
-        layers = self._feature_layers if speculating else ()
-        found = self.target.verify(batch, self.cache, rows, layers)
-        self._commit(found, [list(range(batch.tokens.shape[1]))], rows)
-
-    def _commit(self, found: Verification, paths: list[list[int]], rows: slice) -> None:
-        """Append the accepted path of each request in `rows` to the caches."""
-        accepted = Paths.of(paths, self.device)
-        starts = torch.tensor(self.cache.lengths[rows], device=self.device)
-        self._push_features(found.features, accepted, rows, starts)
-        self.cache.commit(found.stash, accepted, rows, starts, self.target.filters)
-        for row, path in enumerate(paths, start=rows.start):
-            self.cache.advance(row, len(path))
-
-    @property
-    def _feature_layers(self) -> tuple[int, ...]:
-        return self.drafter.config.target_layer_ids if self.drafter is not None else ()
-
     @torch.inference_mode()
     def round(self) -> list[tuple[Sequence, list[int]]]:
         """Run one round for every request that decodes.
@@ -340,17 +327,17 @@ class Decoder:
         if not all(unfinished):
             raise EngineError("a finished request is still in its row: call `stop` first")
         if self.pipeline is None:
-            return self._host_round(running) if running else []
+            return self.host_round(running) if running else []
         if any(one.speculation.mode is Mode.SHADOW for one in running):
             while len(self.pipeline):
                 if outcome := self._read(self.pipeline):
                     return outcome
-            outcome = self._host_round(running)
+            outcome = self.host_round(running)
             for one in running:
                 self.state.lengths[one.row] = self.cache.lengths[one.row]
                 self.state.anchors[one.row] = one.anchor
             return outcome
-        with self._timed("round"):
+        with self.clock.timed("round"):
             while True:
                 while running and len(self.pipeline) < DEPTH:
                     self.pipeline.launch(self.round_shape(running), running)
@@ -376,7 +363,7 @@ class Decoder:
     def round_shape(self, running: SequenceOf[Sequence]) -> RoundShape:
         """The shape of the round that serves them all."""
         sampling = [one.sampling for one in running if not one.sampling.greedy]
-        drafting = [one for one in running if _drafts(one)]
+        drafting = [one for one in running if one.speculation.drafts]
         return RoundShape(
             rows=bucket(len(running), self.rows),
             context=context_bucket(
@@ -389,9 +376,12 @@ class Decoder:
                 ),
                 default=0,
             ),
-            width=min(max(map(_candidates, drafting), default=0), self.target.config.vocab_size),
+            width=min(
+                max((one.speculation.candidates for one in drafting), default=0),
+                self.target.config.vocab_size,
+            ),
             sampled=bool(sampling),
-            filters=_filters(sampling),
+            filters=any(one.filters for one in sampling),
         )
 
     @contextmanager
@@ -409,164 +399,3 @@ class Decoder:
         return DeviceRound(
             self.target, self.drafter, self.cache, self.drafter_cache, self.state, shape
         )
-
-    def _host_round(self, running: list[Sequence]) -> list[tuple[Sequence, list[int]]]:
-        """A round led by the host, which knows every number of it."""
-        rows = slice(0, len(running))
-        trees = self._shape(running, rows)
-        with self._timed("verify"):
-            batch = TreeBatch.from_trees(
-                trees,
-                conv_kernel=self.target.conv_kernel,
-                device=self.device,
-                leak=self.recurrent_state == "leak",
-            )
-            drafting = any(_drafts(one) for one in running)
-            layers = self._feature_layers if drafting else ()
-            found = self.target.verify(batch, self.cache, rows, layers)
-            logits = self.target.logits(found.hidden)
-        with self._timed("accept"):
-            paths, emitted = self._accept(running, trees, logits, batch)
-        with self._timed("commit"):
-            self._commit(found, paths, rows)
-        outcome = [
-            (one, [] if one.finish_reason == "failed" else one.take(tokens))
-            for one, tokens in zip(running, emitted, strict=True)
-        ]
-        for one, _ in outcome:
-            if one.shadow is not None:
-                known = [*one.prompt, *one.emitted]
-                one.shadow.resolve(known, finished=one.finish_reason is not None)
-        return outcome
-
-    def _accept(
-        self,
-        running: SequenceOf[Sequence],
-        trees: SequenceOf[DraftTree],
-        logits: Tensor,
-        batch: TreeBatch,
-    ) -> tuple[list[list[int]], list[list[int]]]:
-        """Accepted path of each request, and what it emits: the path's tokens, then the bonus."""
-        sampling = [one.sampling for one in running]
-        if all(one.greedy for one in sampling):
-            choices = logits.argmax(-1).tolist()
-        else:
-            choices = choose_nodes(
-                logits,
-                batch.depths,
-                torch.tensor(self.cache.lengths[: len(running)], device=self.device),
-                SamplingTensors.of(sampling, self.device),
-                depth=max(max(tree.depths) for tree in trees),
-                filters=_filters(sampling),
-            ).tolist()
-        # The ops keep a number that is not finite in its own branch, so a draft that goes bad and
-        # is rejected harms nobody. A sum is finite only if every term is.
-        sound = torch.isfinite(logits.sum(-1)).tolist()
-        paths, emitted = [], []
-        for one, tree, chosen, finite in zip(running, trees, choices, sound, strict=True):
-            path, bonus = walk(tree, chosen.__getitem__)
-            paths.append(path)
-            if not all(finite[node] for node in path):
-                one.finish_reason = "failed"
-            emitted.append([*(tree.tokens[node] for node in path[1:]), bonus])
-        return paths, emitted
-
-    def _push_features(
-        self, features: Tensor | None, paths: Paths, rows: slice, starts: Tensor
-    ) -> None:
-        """Give the drafter the features of the accepted tokens, and of no other node."""
-        if features is None or self.drafter is None or self.drafter_cache is None:
-            return
-        request = torch.arange(len(paths.lengths), device=self.device)[:, None]
-        steps = torch.arange(paths.nodes.shape[1], device=self.device)
-        keys, values = self.drafter.context(features[request, paths.nodes], starts[:, None] + steps)
-        self.drafter_cache.append(keys, values, paths.lengths, rows, starts)
-        for row, count in enumerate(paths.lengths.tolist(), start=rows.start):
-            self.drafter_cache.advance(row, count)
-
-    def _shape(self, running: SequenceOf[Sequence], rows: slice) -> list[DraftTree]:
-        """The tree of each request for this round."""
-        if not any(_drafts(one) for one in running):
-            return [chain(one.anchor, ()) for one in running]
-        with self._timed("draft"):
-            widest = max(_candidates(one) for one in running)
-            log_probs, ids = self._draft(running, rows, widest)
-            # The round goes on for the others; what a failed request drafts no longer matters.
-            unusable = log_probs.isnan().flatten(1).any(1)
-            log_probs = log_probs.masked_fill(unusable[:, None, None], 0.0)
-            for one, bad in zip(running, unusable.tolist(), strict=True):
-                if bad and _drafts(one):
-                    one.finish_reason = "failed"
-        with self._timed("build"):
-            scores = fixed_point(log_probs.numpy()).tolist()
-            candidates = ids.tolist()
-            return [self._build(one, scores[b], candidates[b]) for b, one in enumerate(running)]
-
-    def _draft(
-        self, running: SequenceOf[Sequence], rows: slice, topk: int
-    ) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and ids [B, block-1, topk] of the likeliest tokens, on the CPU.
-
-        Equal ones come lowest id first, so that trees do not depend on the device.
-        """
-        assert self.drafter is not None, "check() lets no request in that needs one"
-        assert self.drafter_cache is not None
-        lengths = self.drafter_cache.lengths[rows]
-        T = max(lengths)
-        block = self.drafter.block_tokens(
-            torch.tensor([one.anchor for one in running], device=self.device)
-        )
-        hidden = self.drafter.draft(
-            self.target.embed(block),
-            self.drafter_cache.keys[:, rows, :T],
-            self.drafter_cache.values[:, rows, :T],
-            torch.tensor(lengths, device=self.device),
-        )
-        logits = self.target.logits(hidden)
-        k = min(topk, logits.shape[-1])
-        log_probs, ids = topk_logprob(logits.flatten(0, 1), k)
-        shape = (*logits.shape[:2], k)
-        return log_probs.cpu().view(shape), ids.cpu().view(shape)
-
-    def _build(
-        self, one: Sequence, scores: list[list[int]], candidates: list[list[int]]
-    ) -> DraftTree:
-        """The shape that the request's mode makes of the drafter's candidates."""
-        mode, budget, k = one.speculation.mode, one.speculation.budget, one.speculation.topk
-        drafts = [row[0] for row in candidates]
-        if mode is Mode.AR:
-            return chain(one.anchor, ())
-        if mode is Mode.TREE:
-            return best_first(
-                one.anchor, [row[:k] for row in scores], [row[:k] for row in candidates], budget
-            )
-        if one.shadow is not None:
-            tree = best_first(
-                one.anchor,
-                [row[:k] for row in scores],
-                [row[:k] for row in candidates],
-                max(BUDGETS),
-            )
-            known = len(one.prompt) + len(one.emitted)
-            one.shadow.record(tree, known - 1, drafts)
-        return chain(one.anchor, drafts)
-
-    @contextmanager
-    def _timed(self, stage: Stage) -> Iterator[None]:
-        begin = perf_counter()
-        yield
-        self.seconds[stage] += perf_counter() - begin
-
-
-def _filters(sampling: SequenceOf[SamplingParams]) -> bool:
-    return any(one.top_k or one.top_p < 1.0 for one in sampling)
-
-
-def _drafts(sequence: Sequence) -> bool:
-    return sequence.speculation.mode is not Mode.AR
-
-
-def _candidates(sequence: Sequence) -> int:
-    """How many candidates a depth the request's mode looks at."""
-    mode = sequence.speculation.mode
-    return sequence.speculation.topk if mode in (Mode.TREE, Mode.SHADOW) else 1

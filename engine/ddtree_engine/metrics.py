@@ -18,8 +18,8 @@ from prometheus_client import (
     generate_latest,
 )
 
-from ddtree_engine.decoder import Stage
 from ddtree_engine.shadow import ShadowSummary
+from ddtree_engine.stages import Stage
 
 ACCEPTANCE_BUCKETS = (*range(1, 17), 24, 32)
 """Upper bounds for tokens a round: one by one up to the usual block of 16."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import StrEnum
 from threading import Condition
 from time import monotonic, perf_counter
@@ -17,10 +16,8 @@ from typing import Literal
 
 from ddtree_engine.decoder import Decoder
 from ddtree_engine.errors import CapacityError, EngineError, NotFiniteError
+from ddtree_engine.job import CancelledError, Event, Job, Outcome
 from ddtree_engine.metrics import Metrics
-from ddtree_engine.sequence import Sequence
-from ddtree_engine.shadow import ShadowSummary
-from ddtree_engine.text_stream import TextStream
 
 IDLE_SECONDS = 0.5
 """Longest time between two heartbeats of a loop that has nothing to do."""
@@ -32,66 +29,6 @@ class QueueFullError(CapacityError):
 
 class UnavailableError(EngineError):
     """The engine takes no requests: not yet, or no longer; the server answers 503."""
-
-
-class CancelledError(EngineError):
-    """The request was cancelled, usually since its client left."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The end of a request.
-
-    Attributes:
-        finish_reason: "stop" (a stop token or stop string) or "length".
-        prompt_tokens, completion_tokens: as billed: the token that ended the text is counted.
-        rounds: verify passes.
-        decode_seconds: wall time of the rounds that this request took part in.
-        shadow: evidence of a shadow request.
-    """
-
-    finish_reason: Literal["stop", "length"]
-    prompt_tokens: int
-    completion_tokens: int
-    rounds: int
-    decode_seconds: float
-    shadow: ShadowSummary | None
-
-    @property
-    def acceptance_length(self) -> float:
-        """Tokens a round."""
-        return self.completion_tokens / self.rounds
-
-
-Event = str | Outcome | EngineError
-"""What a job delivers: pieces of text, then its outcome or the error that ended it."""
-
-
-@dataclass(eq=False, slots=True)
-class Job:
-    """A request on its way through the scheduler.
-
-    Attributes:
-        sequence: for the decoder.
-        text: turns its tokens into text.
-        deliver: called by the decode thread with each event; must not block.
-        as_served: whether it speculates as the server does by default. Totals, which tell how a
-            deployed mode does, count these requests only.
-    """
-
-    sequence: Sequence
-    text: TextStream
-    deliver: Callable[[Event], None]
-    as_served: bool = True
-    arrived: float = field(default_factory=monotonic)
-    completion_tokens: int = 0
-    decode_seconds: float = 0.0
-    cancelled: bool = False
-
-    @property
-    def mode(self) -> str:
-        """Its mode, as metrics name it."""
-        return self.sequence.speculation.mode.value
 
 
 class State(StrEnum):
@@ -249,7 +186,7 @@ class Scheduler:
             else:
                 self._advance(job, tokens, sequence.finish_reason)
         counted = any(jobs[id(sequence)].as_served for sequence, _ in results)
-        self._metrics.observe_decoding(seconds, self._decoder.seconds, as_served=counted)
+        self._metrics.observe_decoding(seconds, self._decoder.clock.seconds, as_served=counted)
 
     def _drop_cancelled(self) -> None:
         with self._changed:

@@ -51,6 +51,16 @@ class Speculation:
             if value > most:
                 raise RequestError(f"{name} {value} is over the limit of {most}")
 
+    @property
+    def drafts(self) -> bool:
+        """Whether it needs the drafter."""
+        return self.mode is not Mode.AR
+
+    @property
+    def candidates(self) -> int:
+        """How many candidates a depth its trees look at."""
+        return self.topk if self.mode in (Mode.TREE, Mode.SHADOW) else 1
+
 
 @dataclass(slots=True)
 class Sequence:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -182,6 +185,22 @@ def test_a_rehearsal_changes_nothing(target: TargetModel, drafter: DrafterModel)
             )
         one, other = (Sequence(prompt(9), 30, GREEDY, SHAPES[2]) for _ in range(2))
         assert run(plain, one) == run(rehearsed, other)
+
+
+@pytest.mark.parametrize("device_rounds", [False, True])
+def test_caches_go_with_their_decoder(
+    target: TargetModel, drafter: DrafterModel, device_rounds: bool
+) -> None:
+    """Not some time later, when Python looks for cycles: the next decoder needs the memory."""
+    decoder = Decoder(target, drafter, max_length=100, device_rounds=device_rounds)
+    run(decoder, Sequence(prompt(9), 30, GREEDY, SHAPES[2]))
+    gc.disable()
+    try:
+        kept = weakref.ref(decoder.cache.keys)
+        del decoder
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_a_shape_without_memory_takes_the_place_of_the_others(

@@ -56,6 +56,11 @@ class SamplingParams:
         """Whether each token is the argmax, with no noise."""
         return self.temperature == 0.0
 
+    @property
+    def filters(self) -> bool:
+        """Whether it leaves tokens out."""
+        return self.top_k > 0 or self.top_p < 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingTensors:

@@ -15,7 +15,7 @@ from typing import Any
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from ddtree_engine.errors import EngineError
-from ddtree_engine.scheduler import Outcome
+from ddtree_engine.job import Outcome
 from ddtree_engine.server import errors
 from ddtree_engine.server.generation import Generation, usage
 

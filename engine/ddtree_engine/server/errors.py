@@ -10,7 +10,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from ddtree_engine.errors import EngineError, RequestError
-from ddtree_engine.scheduler import CancelledError, QueueFullError, UnavailableError
+from ddtree_engine.job import CancelledError
+from ddtree_engine.scheduler import QueueFullError, UnavailableError
 
 CLIENT_LEFT = 499
 """Status counted for a client that went away before its answer."""

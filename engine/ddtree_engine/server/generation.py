@@ -12,8 +12,9 @@ from typing import Any
 from fastapi import Request
 
 from ddtree_engine.errors import EngineError, RequestError
+from ddtree_engine.job import Event, Job, Outcome
 from ddtree_engine.sampling import SamplingParams
-from ddtree_engine.scheduler import Event, Job, Outcome, Scheduler
+from ddtree_engine.scheduler import Scheduler
 from ddtree_engine.sequence import Mode, Sequence, Speculation
 from ddtree_engine.server.protocol import ChatRequest, CompletionRequest
 from ddtree_engine.server.service import Service

@@ -167,7 +167,7 @@ class Service:
         check_device_rounds(decoder, budget=settings.budget, topk=settings.topk)
         count = warm_up(decoder, budget=settings.budget, topk=settings.topk)
         log.info("warm-up: %d requests in %.1f s", count, perf_counter() - begin)
-        self.metrics.skip_stages(decoder.seconds)
+        self.metrics.skip_stages(decoder.clock.seconds)
         return Scheduler(
             decoder,
             self.metrics,

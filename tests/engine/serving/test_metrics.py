@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from ddtree_engine.decoder import STAGES, Stage
 from ddtree_engine.metrics import Metrics
 from ddtree_engine.shadow import LINEAR, SHAPES, ShadowSummary
+from ddtree_engine.stages import STAGES, Stage
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

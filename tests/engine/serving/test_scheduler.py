@@ -13,18 +13,10 @@ import pytest
 from ddtree_engine.decoder import PREFILL_CHUNK, Decoder
 from ddtree_engine.engine import Engine
 from ddtree_engine.errors import EngineError, RequestError
+from ddtree_engine.job import CancelledError, Event, Job, Outcome
 from ddtree_engine.metrics import Metrics
 from ddtree_engine.sampling import SamplingParams
-from ddtree_engine.scheduler import (
-    CancelledError,
-    Event,
-    Job,
-    Outcome,
-    QueueFullError,
-    Scheduler,
-    State,
-    UnavailableError,
-)
+from ddtree_engine.scheduler import QueueFullError, Scheduler, State, UnavailableError
 from ddtree_engine.sequence import Mode, Sequence, Speculation
 from ddtree_engine.text_stream import TextStream
 from ddtree_engine.warm_up import warm_up

@@ -1,0 +1,222 @@
+"""A round that the host leads: it knows every number, and each stage waits for the one before.
+
+The same stages as in `device_round.py`. It serves what a round of fixed shapes cannot: prompts,
+shadow evidence, the experiment that leaks state, and machines without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+
+import torch
+from torch import Tensor
+
+from ddtree_engine.cache import DrafterCache, Paths, TargetCache
+from ddtree_engine.drafter import DrafterModel
+from ddtree_engine.ops.choose_nodes import choose_nodes
+from ddtree_engine.ops.topk_logprob import topk_logprob
+from ddtree_engine.sampling import SamplingTensors
+from ddtree_engine.sequence import Mode, Sequence
+from ddtree_engine.shadow import BUDGETS
+from ddtree_engine.stages import StageClock
+from ddtree_engine.target import TargetModel, Verification
+from ddtree_engine.tree import DraftTree, best_first, chain, fixed_point, walk
+from ddtree_engine.tree_batch import TreeBatch
+
+
+class HostRound:
+    """Rounds over given caches. Calling it runs one."""
+
+    def __init__(
+        self,
+        target: TargetModel,
+        drafter: DrafterModel | None,
+        cache: TargetCache,
+        drafter_cache: DrafterCache | None,
+        clock: StageClock,
+        *,
+        leak: bool,
+    ) -> None:
+        """Take over the caches.
+
+        Args:
+            target: the model whose tokens are emitted.
+            drafter: proposes.
+            cache: of the target.
+            drafter_cache: of the drafter, if there is one.
+            clock: told how long each stage takes.
+            leak: whether siblings see each other's recurrent state.
+        """
+        self.target, self.drafter = target, drafter
+        self.cache, self.drafter_cache = cache, drafter_cache
+        self.clock, self.leak = clock, leak
+        self.device = target.embed_tokens.weight.device
+
+    def __call__(self, running: SequenceOf[Sequence]) -> list[tuple[Sequence, list[int]]]:
+        """Run one round for requests in the first rows; each with the tokens that it emitted."""
+        rows = slice(0, len(running))
+        trees = self._shape(running, rows)
+        with self.clock.timed("verify"):
+            batch = TreeBatch.from_trees(
+                trees,
+                conv_kernel=self.target.conv_kernel,
+                device=self.device,
+                leak=self.leak,
+            )
+            drafting = any(one.speculation.drafts for one in running)
+            layers = self.feature_layers if drafting else ()
+            found = self.target.verify(batch, self.cache, rows, layers)
+            logits = self.target.logits(found.hidden)
+        with self.clock.timed("accept"):
+            paths, emitted = self._accept(running, trees, logits, batch)
+        with self.clock.timed("commit"):
+            self.commit(found, paths, rows)
+        outcome = [
+            (one, [] if one.finish_reason == "failed" else one.take(tokens))
+            for one, tokens in zip(running, emitted, strict=True)
+        ]
+        for one, _ in outcome:
+            if one.shadow is not None:
+                known = [*one.prompt, *one.emitted]
+                one.shadow.resolve(known, finished=one.finish_reason is not None)
+        return outcome
+
+    def append(self, tokens: Tensor, row: int, *, speculating: bool) -> None:
+        """Commit known tokens [1, N] to a row: a chain that is accepted beforehand.
+
+        Args:
+            tokens: a piece of a prompt.
+            row: its request's.
+            speculating: whether the drafter will need their features.
+        """
+        rows = slice(row, row + 1)
+        batch = TreeBatch.chain(tokens, conv_kernel=self.target.conv_kernel)
+        layers = self.feature_layers if speculating else ()
+        found = self.target.verify(batch, self.cache, rows, layers)
+        self.commit(found, [list(range(tokens.shape[1]))], rows)
+
+    def commit(self, found: Verification, paths: list[list[int]], rows: slice) -> None:
+        """Append the accepted path of each request in `rows` to the caches."""
+        accepted = Paths.of(paths, self.device)
+        starts = torch.tensor(self.cache.lengths[rows], device=self.device)
+        self._push_features(found.features, accepted, rows, starts)
+        self.cache.commit(found.stash, accepted, rows, starts, self.target.filters)
+        for row, path in enumerate(paths, start=rows.start):
+            self.cache.advance(row, len(path))
+
+    @property
+    def feature_layers(self) -> tuple[int, ...]:
+        """Layers of the target whose residual streams the drafter takes."""
+        return self.drafter.config.target_layer_ids if self.drafter is not None else ()
+
+    def _accept(
+        self,
+        running: SequenceOf[Sequence],
+        trees: SequenceOf[DraftTree],
+        logits: Tensor,
+        batch: TreeBatch,
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        """Accepted path of each request, and what it emits: the path's tokens, then the bonus."""
+        sampling = [one.sampling for one in running]
+        if all(one.greedy for one in sampling):
+            choices = logits.argmax(-1).tolist()
+        else:
+            choices = choose_nodes(
+                logits,
+                batch.depths,
+                torch.tensor(self.cache.lengths[: len(running)], device=self.device),
+                SamplingTensors.of(sampling, self.device),
+                depth=max(max(tree.depths) for tree in trees),
+                filters=any(one.filters for one in sampling),
+            ).tolist()
+        # The ops keep a number that is not finite in its own branch, so a draft that goes bad and
+        # is rejected harms nobody. A sum is finite only if every term is.
+        sound = torch.isfinite(logits.sum(-1)).tolist()
+        paths, emitted = [], []
+        for one, tree, chosen, finite in zip(running, trees, choices, sound, strict=True):
+            path, bonus = walk(tree, chosen.__getitem__)
+            paths.append(path)
+            if not all(finite[node] for node in path):
+                one.finish_reason = "failed"
+            emitted.append([*(tree.tokens[node] for node in path[1:]), bonus])
+        return paths, emitted
+
+    def _push_features(
+        self, features: Tensor | None, paths: Paths, rows: slice, starts: Tensor
+    ) -> None:
+        """Give the drafter the features of the accepted tokens, and of no other node."""
+        if features is None or self.drafter is None or self.drafter_cache is None:
+            return
+        request = torch.arange(len(paths.lengths), device=self.device)[:, None]
+        steps = torch.arange(paths.nodes.shape[1], device=self.device)
+        keys, values = self.drafter.context(features[request, paths.nodes], starts[:, None] + steps)
+        self.drafter_cache.append(keys, values, paths.lengths, rows, starts)
+        for row, count in enumerate(paths.lengths.tolist(), start=rows.start):
+            self.drafter_cache.advance(row, count)
+
+    def _shape(self, running: SequenceOf[Sequence], rows: slice) -> list[DraftTree]:
+        """The tree of each request for this round."""
+        if not any(one.speculation.drafts for one in running):
+            return [chain(one.anchor, ()) for one in running]
+        with self.clock.timed("draft"):
+            widest = max(one.speculation.candidates for one in running)
+            log_probs, ids = self._draft(running, rows, widest)
+            # The round goes on for the others; what a failed request drafts no longer matters.
+            unusable = log_probs.isnan().flatten(1).any(1)
+            log_probs = log_probs.masked_fill(unusable[:, None, None], 0.0)
+            for one, bad in zip(running, unusable.tolist(), strict=True):
+                if bad and one.speculation.drafts:
+                    one.finish_reason = "failed"
+        with self.clock.timed("build"):
+            scores = fixed_point(log_probs.numpy()).tolist()
+            candidates = ids.tolist()
+            return [self._build(one, scores[b], candidates[b]) for b, one in enumerate(running)]
+
+    def _draft(
+        self, running: SequenceOf[Sequence], rows: slice, topk: int
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and ids [B, block-1, topk] of the likeliest tokens, on the CPU.
+
+        Equal ones come lowest id first, so that trees do not depend on the device.
+        """
+        assert self.drafter is not None, "check() lets no request in that needs one"
+        assert self.drafter_cache is not None
+        lengths = self.drafter_cache.lengths[rows]
+        T = max(lengths)
+        block = self.drafter.block_tokens(
+            torch.tensor([one.anchor for one in running], device=self.device)
+        )
+        hidden = self.drafter.draft(
+            self.target.embed(block),
+            self.drafter_cache.keys[:, rows, :T],
+            self.drafter_cache.values[:, rows, :T],
+            torch.tensor(lengths, device=self.device),
+        )
+        logits = self.target.logits(hidden)
+        k = min(topk, logits.shape[-1])
+        log_probs, ids = topk_logprob(logits.flatten(0, 1), k)
+        shape = (*logits.shape[:2], k)
+        return log_probs.cpu().view(shape), ids.cpu().view(shape)
+
+    def _build(
+        self, one: Sequence, scores: list[list[int]], candidates: list[list[int]]
+    ) -> DraftTree:
+        """The shape that the request's mode makes of the drafter's candidates."""
+        mode, budget, k = one.speculation.mode, one.speculation.budget, one.speculation.topk
+        drafts = [row[0] for row in candidates]
+        if mode is Mode.AR:
+            return chain(one.anchor, ())
+        if mode is Mode.TREE:
+            return best_first(
+                one.anchor, [row[:k] for row in scores], [row[:k] for row in candidates], budget
+            )
+        if one.shadow is not None:
+            tree = best_first(
+                one.anchor,
+                [row[:k] for row in scores],
+                [row[:k] for row in candidates],
+                max(BUDGETS),
+            )
+            known = len(one.prompt) + len(one.emitted)
+            one.shadow.record(tree, known - 1, drafts)
+        return chain(one.anchor, drafts)
