@@ -20,7 +20,7 @@ from tests.fleet.operator import Operator
 
 pytestmark = pytest.mark.slow
 
-FULL = bool(os.environ.get("FULL"))
+FULL = os.environ.get("FULL") == "1"
 HOME = {"ct129/gpu1": "tree", "ct129/gpu2": "linear"}
 AWAY = {"ct200/gpu1": "tree", "ct201/gpu1": "linear"}
 SLOT = "{{gpus: [{n}], port: 3000{n}, service: {{start_timeout: 60, stop_timeout: 2}}}}"
