@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ddtree_engine.fused_linear import fuse, project
-from ddtree_engine.ops.few_rows_linear import few_rows_linear
 from ddtree_engine.ops.silu_mul import silu_mul
+from ddtree_engine.ops.split_linear import split_linear
 
 
 class GatedMLP(nn.Module):
@@ -28,7 +28,12 @@ class GatedMLP(nn.Module):
         first = [self.gate_proj.weight, self.up_proj.weight]
         return [*(first if self._gate_up is None else [self._gate_up]), self.down_proj.weight]
 
+    def parts(self, x: Tensor) -> Tensor:
+        """[B, N, H] to [S, B, N, H], parts of the output's sum as `RMSNorm.add` takes them."""
+        hidden = silu_mul(project(x, self._gate_up, self.gate_proj, self.up_proj))
+        return split_linear(hidden, self.down_proj.weight)
+
     def forward(self, x: Tensor) -> Tensor:
         """[B, N, H] to [B, N, H]."""
-        hidden = silu_mul(project(x, self._gate_up, self.gate_proj, self.up_proj))
-        return few_rows_linear(hidden, self.down_proj.weight)
+        parts = self.parts(x)
+        return parts[0] if len(parts) == 1 else parts.sum(0).to(x.dtype)

@@ -29,7 +29,10 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x.float(), weight.shape, weight, self.eps).to(x.dtype)
 
     def add(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the normalised `x + residual` [B, N, H], and the sum itself."""
+        """Return the normalised `x + residual` [B, N, H], and the sum itself.
+
+        `x` is [B, N, H], or [S, B, N, H] in parts of a sum.
+        """
         return add_norm(x, residual, self.weight, self.eps, zero_centered=self.zero_centered)
 
 

@@ -17,6 +17,7 @@ from ddtree_engine.mlp import GatedMLP
 from ddtree_engine.norm import RMSNorm
 from ddtree_engine.ops.drafter_attention import drafter_attention
 from ddtree_engine.ops.qk_norm_rope import qk_norm_rope
+from ddtree_engine.ops.split_linear import split_linear
 from ddtree_engine.rope import RotaryEmbedding
 
 Rope = tuple[Tensor, Tensor]
@@ -147,7 +148,7 @@ class DrafterModel(nn.Module):
             features: [B, T, F*H] of the target.
             positions: [B, T] int64, absolute.
         """
-        x = self.hidden_norm(self.fc(features))
+        x, _ = self.hidden_norm.add(split_linear(features, self.fc.weight), None)
         rope = self.rope(positions)
         pairs = [layer.self_attn.keys_values(x, rope) for layer in self.decoder_layers()]
         return torch.stack([k for k, _ in pairs]), torch.stack([v for _, v in pairs])
@@ -173,7 +174,7 @@ class DrafterModel(nn.Module):
             normed, stream = layer.input_layernorm.add(out, stream)
             out = layer.self_attn(normed, rope, (keys[index], values[index]), lengths)
             normed, stream = layer.post_attention_layernorm.add(out, stream)
-            out = layer.mlp(normed)
+            out = layer.mlp.parts(normed)
         drafted, _ = self.norm.add(out, stream)
         return drafted[:, 1:]
 

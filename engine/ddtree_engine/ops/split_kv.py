@@ -202,11 +202,16 @@ def _attend(
 def _merge(
     partial,
     log_sums,
+    gate,
     out,
     nodes,
     key_heads,
     pieces,
     head_dim,
+    gate_batch,
+    gate_node,
+    gate_head,
+    GATED: tl.constexpr,
     GROUP: tl.constexpr,
     PIECES: tl.constexpr,
     DIM: tl.constexpr,
@@ -229,6 +234,13 @@ def _merge(
     result = tl.sum(part * weight[:, None], axis=0) / tl.sum(weight, axis=0)
     node = row // GROUP
     query_head = head * GROUP + row % GROUP
+    if GATED:
+        gates = tl.load(
+            gate + b * gate_batch + node * gate_node + query_head * gate_head + dim,
+            mask=dim < head_dim,
+            other=0.0,
+        )
+        result /= 1.0 + tl.exp(-gates.to(tl.float32))
     target = out + ((b * nodes + node) * key_heads * GROUP + query_head).to(tl.int64) * head_dim
     tl.store(target + dim, result.to(out.dtype.element_ty), mask=dim < head_dim)
 
@@ -304,6 +316,7 @@ def attend(
     ancestors: Tensor | None,
     window: int | None,
     scale: float,
+    gate: Tensor | None = None,
     tiling: Tiling | None = None,
 ) -> Tensor:
     """Softmax attention of rows `q` over the first `lengths[b]` rows of a context and over `k`.
@@ -320,6 +333,7 @@ def attend(
         window: how many tokens back a row sees, itself included, the first row standing at position
             `lengths[b]`; None sees all.
         scale: factor of the scores.
+        gate: [B, N, HQ, d], whose sigmoid multiplies the result; its last dimension is contiguous.
         tiling: by default `choose_tiling`'s.
 
     Returns:
@@ -378,11 +392,14 @@ def attend(
     _merge[(N * group, B * HKV)](
         partial,
         log_sums,
+        out if gate is None else gate,
         out,
         N,
         HKV,
         tiling.pieces,
         d,
+        *(out if gate is None else gate).stride()[:3],
+        GATED=gate is not None,
         GROUP=group,
         PIECES=triton.next_power_of_2(tiling.pieces + 1),
         DIM=dim,

@@ -74,7 +74,7 @@ class Attention(nn.Module):
         return q, k, v, gate
 
     def finish(self, out: Tensor, gate: Tensor | None) -> Tensor:
-        """Gate and project the heads' outputs [B, N, HQ, d] to [B, N, H]."""
+        """Gate, if not done, and project the heads' outputs [B, N, HQ, d] to [B, N, H]."""
         if gate is not None:
             out = sigmoid_gate(out, gate)
         result: Tensor = self.o_proj(out.flatten(2))
@@ -93,8 +93,8 @@ class Attention(nn.Module):
         q, k, v, gate = self.project(x, rope)
         stash.attention_keys.append(k)
         stash.attention_values.append(v)
-        out = tree_attention(q, *prefix, lengths, k, v, ancestors, self.head_dim**-0.5)
-        return self.finish(out, gate)
+        out = tree_attention(q, *prefix, lengths, k, v, ancestors, self.head_dim**-0.5, gate)
+        return self.finish(out, None)
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
         """Causal attention over whole sequences `x` [B, T, H]."""

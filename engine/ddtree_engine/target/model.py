@@ -184,7 +184,7 @@ class TargetModel(nn.Module):
                 )
                 recurrent += 1
             normed, stream = layer.post_attention_layernorm.add(out, stream)
-            out = layer.mlp(normed)
+            out = layer.mlp.parts(normed)
         hidden, stream = self.norm.add(out, stream)
         if len(self.layers) - 1 in feature_layers:
             features[len(self.layers) - 1] = stream

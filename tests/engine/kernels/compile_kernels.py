@@ -101,7 +101,12 @@ def main() -> None:
         gdn_inputs._gdn_inputs,
         {"KEEPS": True, "KEY_HEADS": 16, "KEY_DIM": 128, "K": 4, "NODES": 8, "DIM": 128},
     )
-    show("add_norm", add_norm._add_norm, {"ADDS": True, "ZERO_CENTERED": True, "SIZE": 8192}, 16)
+    show(
+        "add_norm",
+        add_norm._add_norm,
+        {"PARTS": 2, "ADDS": True, "ZERO_CENTERED": True, "SIZE": 8192},
+        16,
+    )
     show("qk_norm_rope", qk_norm_rope._qk_norm_rope, {"ZERO_CENTERED": True, "SIZE": 256}, 1)
     show("sigmoid_gate", sigmoid_gate._sigmoid_gate, {"SIZE": 256}, 1)
     sizes = {"GROUP": 3, "K": 4, "KEY": 128, "VALUE": gdn_commit.VALUES}
@@ -150,7 +155,7 @@ def main() -> None:
     show("tree_walk", tree_walk._tree_walk, {"DEPTH": 15, "NODES": 256}, 1)
     show("search", draft_trees._search, {"SLOTS": 256}, 1)
     show("lay_out", draft_trees._lay_out, {"TAPS": 4, "NODES": 16, "COLUMNS": 256}, 2)
-    show("merge of attend", split_kv._merge, {"GROUP": 6, "PIECES": 16, "DIM": 256})
+    show("merge of attend", split_kv._merge, {"GATED": True, "GROUP": 6, "PIECES": 16, "DIM": 256})
 
 
 if __name__ == "__main__":

@@ -61,6 +61,19 @@ def test_tree_attention_equals_a_list_of_visible_keys(
     torch.testing.assert_close(found.cpu(), tree_naive.tree_attention(**arguments), **CLOSE)
 
 
+@pytest.mark.parametrize("form", ["vectorized", "kernel"])
+def test_an_output_gate(form: str, device: torch.device) -> None:
+    from ddtree_engine.ops.tree_attention import kernel, vectorized
+
+    arguments = tree_inputs(5)
+    # Half of a wider projection, as models have it.
+    gate = torch.randn(2, 5, 4, 24, generator=torch.Generator().manual_seed(0))[..., 12:]
+    chosen = kernel if form == "kernel" else vectorized
+    found = chosen.tree_attention(**on(device, {**arguments, "gate": gate}))
+    expected = tree_naive.tree_attention(**arguments, gate=gate)
+    torch.testing.assert_close(found.cpu(), expected, **CLOSE)
+
+
 def test_pieces_that_a_short_context_leaves_empty(device: torch.device) -> None:
     from ddtree_engine.ops.split_kv import Tiling
     from ddtree_engine.ops.tree_attention import kernel

@@ -48,6 +48,33 @@ def test_add_norm(
 
 
 @FORMS
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("adds", [False, True])
+def test_add_norm_of_parts(
+    form: str, count: int, adds: bool, device: torch.device, half: torch.dtype
+) -> None:
+    from ddtree_engine.ops.add_norm import kernel
+
+    chosen = kernel if form == "kernel" else add_norm_vectorized
+    weight = randn(24).to(half)
+    residual = 3 * randn(2, 3, 24).to(half) if adds else None
+    parts = randn(count, 2, 3, 24)
+    if count == 1:
+        parts = parts.to(half)
+    want = add_norm_naive.add_norm(parts, residual, weight, 1e-6, zero_centered=False)
+    got = chosen.add_norm(
+        parts.to(device),
+        None if residual is None else residual.to(device),
+        weight.to(device),
+        1e-6,
+        zero_centered=False,
+    )
+    assert {one.dtype for one in (*got, *want)} == {half}
+    torch.testing.assert_close(got[1].cpu(), want[1], atol=0, rtol=2e-3 if count > 1 else 0)
+    torch.testing.assert_close(got[0].cpu(), want[0], atol=8e-3, rtol=8e-3)
+
+
+@FORMS
 def test_silu_mul(form: str, device: torch.device) -> None:
     from ddtree_engine.ops.silu_mul import kernel
 

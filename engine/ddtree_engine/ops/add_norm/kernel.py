@@ -18,7 +18,9 @@ def _add_norm(
     normed,
     total,
     size,
+    part,
     eps,
+    PARTS: tl.constexpr,
     ADDS: tl.constexpr,
     ZERO_CENTERED: tl.constexpr,
     SIZE: tl.constexpr,
@@ -29,14 +31,15 @@ def _add_norm(
     factor = tl.load(weight + at, mask=mask, other=0.0).to(tl.float32)
     if ZERO_CENTERED:
         factor += 1.0
-    values = tl.load(x + row + at, mask=mask, other=0.0)
+    wide = tl.load(x + row + at, mask=mask, other=0.0).to(tl.float32)
+    for other in tl.static_range(1, PARTS):
+        wide += tl.load(x + other * part + row + at, mask=mask, other=0.0)
     if ADDS:
-        added = values.to(tl.float32) + tl.load(residual + row + at, mask=mask, other=0.0).to(
-            tl.float32
-        )
-        values = added.to(x.dtype.element_ty)
+        wide += tl.load(residual + row + at, mask=mask, other=0.0).to(tl.float32)
+    if ADDS or PARTS > 1:
+        values = wide.to(total.dtype.element_ty)
         tl.store(total + row + at, values, mask=mask)
-    wide = values.to(tl.float32)
+        wide = values.to(tl.float32)
     root = tl.sqrt(tl.sum(wide * wide, axis=0) / size + eps)
     tl.store(normed + row + at, (wide / root * factor).to(normed.dtype.element_ty), mask=mask)
 
@@ -53,16 +56,23 @@ def add_norm(
     """See `naive.add_norm`."""
     size = x.shape[-1]
     block = triton.next_power_of_2(size)
-    normed = torch.empty_like(x)
-    total = x if residual is None else torch.empty_like(x)
-    _add_norm[(x.numel() // size,)](
+    parts = len(x) if x.ndim == 4 else 1
+    dtype = x.dtype
+    if parts > 1:
+        dtype = weight.dtype if residual is None else residual.dtype
+    x = x[0] if x.ndim == 4 and parts == 1 else x
+    normed = torch.empty(x.shape[-3:], dtype=dtype, device=x.device)
+    total = x if residual is None and parts == 1 else torch.empty_like(normed)
+    _add_norm[(normed.numel() // size,)](
         x,
         x if residual is None else residual,
         weight,
         normed,
         total,
         size,
+        normed.numel(),
         eps,
+        PARTS=parts,
         ADDS=residual is not None,
         ZERO_CENTERED=zero_centered,
         SIZE=block,

@@ -20,13 +20,17 @@ def tree_attention(
     v: Tensor,
     ancestors: Tensor,
     scale: float,
+    gate: Tensor | None = None,
 ) -> Tensor:
     """See `naive.tree_attention`. A non-finite node reaches its descendants and no one else."""
     if runs_kernel(q, k_prefix, v_prefix, k, v):
         from ddtree_engine.ops import split_kv
         from ddtree_engine.ops.tree_attention import kernel
 
-        if split_kv.supports(q, k_prefix, v_prefix, k, v):
+        tensors = (q, k_prefix, v_prefix, k, v)
+        if split_kv.supports(*tensors, *(() if gate is None else (gate,))):
             with torch.cuda.device(q.device):
-                return kernel.tree_attention(q, k_prefix, v_prefix, lengths, k, v, ancestors, scale)
-    return vectorized.tree_attention(q, k_prefix, v_prefix, lengths, k, v, ancestors, scale)
+                return kernel.tree_attention(
+                    q, k_prefix, v_prefix, lengths, k, v, ancestors, scale, gate
+                )
+    return vectorized.tree_attention(q, k_prefix, v_prefix, lengths, k, v, ancestors, scale, gate)

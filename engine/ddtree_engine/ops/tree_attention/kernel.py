@@ -16,6 +16,7 @@ def tree_attention(
     v: Tensor,
     ancestors: Tensor,
     scale: float,
+    gate: Tensor | None = None,
     *,
     tiling: split_kv.Tiling | None = None,
 ) -> Tensor:
@@ -31,5 +32,6 @@ def tree_attention(
         ancestors=ancestors,
         window=None,
         scale=scale,
+        gate=gate,
         tiling=tiling,
     )

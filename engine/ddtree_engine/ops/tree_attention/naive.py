@@ -15,8 +15,9 @@ def tree_attention(
     v: Tensor,
     ancestors: Tensor,
     scale: float,
+    gate: Tensor | None = None,
 ) -> Tensor:
-    """Softmax attention over the prefix and the ancestors of each node.
+    """Softmax attention over the prefix and the ancestors of each node, gated where there is one.
 
     Args:
         q: [B, N, HQ, d]; query head h reads key head h // (HQ / HKV).
@@ -27,6 +28,7 @@ def tree_attention(
         v: [B, N, HKV, d]
         ancestors: [B, N, N] bool, [i, j] true where j is i or an ancestor of i.
         scale: factor of the scores.
+        gate: [B, N, HQ, d], whose sigmoid multiplies the result.
 
     Returns:
         [B, N, HQ, d]
@@ -43,4 +45,4 @@ def tree_attention(
                 values = torch.cat([v_prefix[b, :n, h // group], v[b, own, h // group]])
                 weights = torch.softmax((keys @ q[b, i, h]) * scale, dim=0)
                 out[b, i, h] = weights @ values
-    return out
+    return out if gate is None else out * torch.sigmoid(gate)

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ddtree_engine.ops.sigmoid_gate import sigmoid_gate
+
 
 def tree_attention(
     q: Tensor,
@@ -16,8 +18,23 @@ def tree_attention(
     v: Tensor,
     ancestors: Tensor,
     scale: float,
+    gate: Tensor | None = None,
 ) -> Tensor:
     """See `naive.tree_attention`. A non-finite node reaches its descendants and no one else."""
+    out = _attend(q, k_prefix, v_prefix, lengths, k, v, ancestors, scale)
+    return out if gate is None else sigmoid_gate(out, gate)
+
+
+def _attend(
+    q: Tensor,
+    k_prefix: Tensor,
+    v_prefix: Tensor,
+    lengths: Tensor,
+    k: Tensor,
+    v: Tensor,
+    ancestors: Tensor,
+    scale: float,
+) -> Tensor:
     B, N = q.shape[:2]
     T = k_prefix.shape[1]
     committed = torch.arange(T, device=q.device) < lengths[:, None]
