@@ -27,7 +27,7 @@ from ddtree_engine.cache import DrafterCache, TargetCache
 from ddtree_engine.config import check_fit
 from ddtree_engine.device_round import DeviceRound, RoundShape
 from ddtree_engine.drafter import DrafterModel
-from ddtree_engine.errors import CapacityError, EngineError, RequestError
+from ddtree_engine.errors import CapacityError, EngineError, OutOfMemoryError, RequestError
 from ddtree_engine.host_round import HostRound
 from ddtree_engine.memory_plan import cache_bytes, gibibytes
 from ddtree_engine.round_pipeline import DEPTH, RoundPipeline, bucket, context_bucket
@@ -128,6 +128,17 @@ class Decoder:
             self.clock,
             leak=recurrent_state == "leak",
         )
+
+    @contextmanager
+    def _within_memory(self) -> Iterator[None]:
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemoryError(
+                f"there is no memory for a step of {len(self.sequences)} requests"
+                f"{self._free_memory()}",
+                hint="serve with a smaller --max-running or --max-context, or free the device",
+            ) from error
 
     def _free_memory(self) -> str:
         """The end of a message that says what there is."""
@@ -281,8 +292,12 @@ class Decoder:
 
     @torch.inference_mode()
     def prefill(self, sequence: Sequence) -> None:
-        """Commit the next piece of the prompt of a request that is not yet decoding."""
-        with self.clock.timed("prefill"):
+        """Commit the next piece of the prompt of a request that is not yet decoding.
+
+        Raises:
+            OutOfMemoryError: nothing is committed; the request must be stopped.
+        """
+        with self.clock.timed("prefill"), self._within_memory():
             end = min(sequence.prefilled + PREFILL_CHUNK, len(sequence.prompt) - 1)
             piece = sequence.prompt[sequence.prefilled : end]
             tokens = torch.tensor([list(piece)], device=self.device)
@@ -321,7 +336,14 @@ class Decoder:
             Each of them with the tokens that it emitted. A request that has ended has a
             `finish_reason` and keeps its row until `stop`. One that has just begun to decode may
             not be among them yet: rounds on the device are told of one round late.
+
+        Raises:
+            OutOfMemoryError: this round has no memory. With fewer requests the next one may have.
         """
+        with self._within_memory():
+            return self._round()
+
+    def _round(self) -> list[tuple[Sequence, list[int]]]:
         running = [one for one in self.sequences if one.decoding]
         unfinished = [one.finish_reason is None for one in running]
         if not all(unfinished):

@@ -48,3 +48,7 @@ class NotFiniteError(EngineError):
 
 class CapacityError(EngineError):
     """More than the engine has room for: context, rows or queue."""
+
+
+class OutOfMemoryError(CapacityError):
+    """No memory for a step: the request that came last ends, and the server answers 503."""

@@ -101,8 +101,11 @@ class HostRound:
         starts = torch.tensor(self.cache.lengths[rows], device=self.device)
         self._push_features(found.features, accepted, rows, starts)
         self.cache.commit(found.stash, accepted, rows, starts, self.target.filters)
+        # Only when both have them: where memory ran out before, nothing has been appended.
         for row, path in enumerate(paths, start=rows.start):
             self.cache.advance(row, len(path))
+            if found.features is not None and self.drafter_cache is not None:
+                self.drafter_cache.advance(row, len(path))
 
     @property
     def feature_layers(self) -> tuple[int, ...]:
@@ -151,8 +154,6 @@ class HostRound:
         steps = torch.arange(paths.nodes.shape[1], device=self.device)
         keys, values = self.drafter.context(features[request, paths.nodes], starts[:, None] + steps)
         self.drafter_cache.append(keys, values, paths.lengths, rows, starts)
-        for row, count in enumerate(paths.lengths.tolist(), start=rows.start):
-            self.drafter_cache.advance(row, count)
 
     def _shape(self, running: SequenceOf[Sequence], rows: slice) -> list[DraftTree]:
         """The tree of each request for this round."""

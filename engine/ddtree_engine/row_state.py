@@ -68,8 +68,10 @@ class RowState:
         """Rounds that run meanwhile do all their work and commit none of it."""
         active = self.active.clone()
         self.active.zero_()
-        yield
-        self.active.copy_(active)
+        try:
+            yield
+        finally:
+            self.active.copy_(active)
 
     def _tensors(self) -> list[Tensor]:
         sampling = self.sampling

@@ -15,7 +15,7 @@ from time import monotonic, perf_counter
 from typing import Literal
 
 from ddtree_engine.decoder import Decoder
-from ddtree_engine.errors import CapacityError, EngineError, NotFiniteError
+from ddtree_engine.errors import CapacityError, EngineError, NotFiniteError, OutOfMemoryError
 from ddtree_engine.job import CancelledError, Event, Job, Outcome
 from ddtree_engine.metrics import Metrics
 
@@ -172,10 +172,15 @@ class Scheduler:
         self._drop_cancelled()
         self._admit()
         prefilling = next((job for job in self._running if not job.sequence.decoding), None)
-        if prefilling is not None:
-            self._decoder.prefill(prefilling.sequence)
-        begin = perf_counter()
-        results = self._decoder.round()
+        try:
+            if prefilling is not None:
+                self._decoder.prefill(prefilling.sequence)
+            begin = perf_counter()
+            results = self._decoder.round()
+        except OutOfMemoryError as error:
+            # Those that ran before it had what they need.
+            self._end(self._running[-1], "failed", error)
+            return
         seconds = perf_counter() - begin if results else 0.0
         jobs = {id(job.sequence): job for job in self._running}
         for sequence, tokens in results:

@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from ddtree_engine.errors import EngineError, RequestError
+from ddtree_engine.errors import EngineError, OutOfMemoryError, RequestError
 from ddtree_engine.job import CancelledError
 from ddtree_engine.scheduler import QueueFullError, UnavailableError
 
@@ -32,6 +32,8 @@ def status_of(error: EngineError) -> tuple[int, str, str]:
             return 429, "rate_limit_error", "queue_full"
         case UnavailableError():
             return 503, "server_error", "unavailable"
+        case OutOfMemoryError():
+            return 503, "server_error", "out_of_memory"
         case CancelledError():
             return CLIENT_LEFT, "invalid_request_error", "cancelled"
         case _:

@@ -9,16 +9,19 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
+import torch
 
 from ddtree_engine.decoder import PREFILL_CHUNK, Decoder
 from ddtree_engine.engine import Engine
-from ddtree_engine.errors import EngineError, RequestError
+from ddtree_engine.errors import EngineError, OutOfMemoryError, RequestError
 from ddtree_engine.job import CancelledError, Event, Job, Outcome
 from ddtree_engine.metrics import Metrics
 from ddtree_engine.sampling import SamplingParams
 from ddtree_engine.scheduler import QueueFullError, Scheduler, State, UnavailableError
 from ddtree_engine.sequence import Mode, Sequence, Speculation
+from ddtree_engine.target import TargetModel, Verification
 from ddtree_engine.text_stream import TextStream
+from ddtree_engine.tree_batch import TreeBatch
 from ddtree_engine.warm_up import warm_up
 from tests.engine.serving.checkpoint import POISON
 from tests.engine.serving.server_process import wait_for
@@ -53,6 +56,29 @@ class SteppedDecoder(Decoder):
         """Let one round run and wait until the loop is before the next one."""
         self.permits.release()
         assert self.at_round.acquire(timeout=30)
+
+
+class LowMemory:
+    """A target on a device that has memory for two requests a pass."""
+
+    def __init__(self, target: TargetModel) -> None:
+        self._target = target
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    def verify(self, batch: TreeBatch, *arguments: Any, **options: Any) -> Verification:
+        if len(batch.tokens) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return self._target.verify(batch, *arguments, **options)
+
+
+class LowMemoryDecoder(SteppedDecoder):
+    """Led by the host, on such a device."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.host_round.target = LowMemory(self.target)  # type: ignore[assignment]
 
 
 class Client:
@@ -302,6 +328,34 @@ def test_draining_finishes_what_was_taken(engine: Engine) -> None:
         decoder.permits.release(100)
         runs.outcome()
         waits.outcome()
+
+
+def test_who_comes_when_memory_is_short_ends_and_the_others_go_on(engine: Engine) -> None:
+    with running(engine) as (scheduler, _):
+        alone = [Client(engine, f"{i} = ") for i in range(3)]
+        for one in alone:
+            scheduler.submit(one.job)
+            one.outcome()
+    with running(engine, kind=LowMemoryDecoder) as (scheduler, decoder):
+        first, second, third = (Client(engine, f"{i} = ") for i in range(3))
+        for one in (first, second):
+            scheduler.submit(one.job)
+        wait_for(lambda: len(decoder.sequences) == 2, "two to run")
+        assert decoder.at_round.acquire(timeout=30)
+        decoder.step()
+        scheduler.submit(third.job)
+        decoder.permits.release(1000)
+        error = third.end()
+        assert isinstance(error, OutOfMemoryError)
+        assert "no memory for a step of 3 requests" in str(error)
+        for one, expected in zip((first, second), alone, strict=False):
+            one.outcome()
+            assert one.text == expected.text
+        assert scheduler.state is State.RUNNING
+        later = Client(engine, "2 = ")
+        scheduler.submit(later.job)
+        later.outcome()
+        assert later.text == alone[2].text
 
 
 def test_stopping_answers_everyone(engine: Engine) -> None:
