@@ -20,7 +20,8 @@ from ddtreectl.apply.operator import Operator, now, start_ticks
 from ddtreectl.apply.report import Report
 from ddtreectl.errors import DdtreectlError, LockedError, UnreachableError
 from ddtreectl.facts.output import as_int, json_object
-from ddtreectl.facts.records import LockOwner, Records, parse_lock
+from ddtreectl.facts.record_files import parse_lock
+from ddtreectl.facts.records import LockOwner, Records
 from ddtreectl.hosts.fence import Fence, end_commands
 from ddtreectl.hosts.protocol import Host, Result, check
 from ddtreectl.inventory.layout import Layout

@@ -14,7 +14,7 @@ from ddtreectl.facts import (
     ports,
     processes,
     python,
-    records,
+    record_files,
     systemd,
 )
 from ddtreectl.facts.cordons import Cordon
@@ -210,8 +210,8 @@ def sections(scope: Scope) -> dict[str, Section]:
         "ports": Section(ports.command(), call=Call("ports", "tell_ports", needs=("commands",))),
         "processes": Section("", 10.0, Call("processes", "tell_processes", (processes.MARK,))),
         "records": Section(
-            records.command(layout),
-            call=Call("records", "tell_records", records.patterns(layout)),
+            record_files.command(layout),
+            call=Call("records", "tell_records", record_files.patterns(layout)),
         ),
         "folders": Section(paths.command(scope.folders)),
         "answers": Section(
@@ -245,7 +245,7 @@ def parse(outputs: Mapping[str, Output], scope: Scope, asked: Iterable[str]) -> 
         processes=processes.parse(said("processes")),
         units=systemd.parse(said("units")),
         unit_files=paths.parse_units(said("unit_files")),
-        records=records.parse(said("records"), scope.layout)
+        records=record_files.parse(said("records"), scope.layout)
         .with_cordons(scope.cordons)
         .with_moves(scope.moves),
         folders=paths.parse(said("folders")),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtreectl.facts import cordons, records
+from ddtreectl.facts import cordons, record_files
 from ddtreectl.facts.cordons import Cordon
 from ddtreectl.facts.gpu import Gpus, unknown
 from ddtreectl.facts.kernel_log import GpuError, KernelLog
@@ -65,7 +65,7 @@ def test_cordons_are_records_of_the_host() -> None:
         f'/r/cordons/{UUID}.json\t5\t{{"gpu": 1, "uuid": "{UUID}", "reason": "x"}}\n'
         '/r/settled.json\t5\t{"0000:3b:00": 17.5, "": 3, "x": "y"}\n'
     )
-    found = records.parse(Output(0, text), LAYOUT)
+    found = record_files.parse(Output(0, text), LAYOUT)
     assert [(c.gpu, c.uuid, c.reason) for c in found.cordons] == [
         (1, UUID, "x"),
         (None, None, "power supply"),

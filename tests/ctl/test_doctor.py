@@ -14,7 +14,8 @@ from ddtreectl.facts.disk import Disk
 from ddtreectl.facts.driver import Driver
 from ddtreectl.facts.gpu import Gpus
 from ddtreectl.facts.host import HostFacts
-from ddtreectl.facts.records import Swap, parse_lock
+from ddtreectl.facts.record_files import parse_lock
+from ddtreectl.facts.records import Swap
 from ddtreectl.facts.systemd import Unit
 from ddtreectl.plan.doctor import Check, checks
 from tests.ctl.test_plan import CARDS, PLACE, ROOM, SERVING, TREE

@@ -28,7 +28,7 @@ from ddtreectl.facts import (
     probe,
     processes,
     python,
-    records,
+    record_files,
     systemd,
 )
 from ddtreectl.facts.driver import Driver
@@ -45,7 +45,7 @@ LAYOUT = Layout("/r", "/r/environments", "/etc/systemd/system")
 
 def parse_records(output: Output) -> dict[str, object]:
     """The records with those fields of generations and lock that cases are about."""
-    found: Records = records.parse(output, LAYOUT)
+    found: Records = record_files.parse(output, LAYOUT)
     kept = ("slot", "number", "status", "unit", "changed_at", "reason")
     return {
         "generations": [

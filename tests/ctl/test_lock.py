@@ -20,7 +20,7 @@ from ddtreectl.apply.lock import STALE_AFTER, HostLock, stale
 from ddtreectl.apply.operator import Operator, current, start_ticks
 from ddtreectl.apply.report import Report
 from ddtreectl.errors import LockedError
-from ddtreectl.facts.records import parse_lock
+from ddtreectl.facts.record_files import parse_lock
 from ddtreectl.hosts.local import LocalHost
 from ddtreectl.hosts.protocol import Result
 from ddtreectl.inventory.layout import Layout

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtreectl.facts import records
+from ddtreectl.facts import record_files
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.facts.output import Output
 from ddtreectl.facts.records import STATUSES, Provisioned, Records, Status, Swap
@@ -62,13 +62,13 @@ def test_what_is_not_an_environment_of_ours_is_not_seen(tmp_path: Path) -> None:
     finished, damaged = (tmp_path / "e/engine-cpu-ba9876543210", tmp_path / "e/mine")
     (finished / "environment.json").write_text('{"name": "engine-cpu-ba9876543210"}')
     (damaged / "environment.json").touch()
-    done = LocalHost("here").run(["sh", "-c", records.command(layout)], deadline=30.0)
-    found = records.parse(Output(done.returncode, done.stdout, done.stderr), layout)
+    done = LocalHost("here").run(["sh", "-c", record_files.command(layout)], deadline=30.0)
+    found = record_files.parse(Output(done.returncode, done.stdout, done.stderr), layout)
     assert found.environments == {"engine-cpu-ba9876543210"}
     assert found.unfinished == {"engine-cpu-0123456789ab"}
     (finished / "environment.json").write_text("")
-    done = LocalHost("here").run(["sh", "-c", records.command(layout)], deadline=30.0)
-    found = records.parse(Output(done.returncode, done.stdout, done.stderr), layout)
+    done = LocalHost("here").run(["sh", "-c", record_files.command(layout)], deadline=30.0)
+    found = record_files.parse(Output(done.returncode, done.stdout, done.stderr), layout)
     assert found.unfinished == {"engine-cpu-0123456789ab", "engine-cpu-ba9876543210"}
 
 

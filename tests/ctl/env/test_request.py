@@ -11,7 +11,7 @@ from ddtreectl.env.lock import EnvironmentLock
 from ddtreectl.env.request import Ingredients, accelerators, provisioned, resolve
 from ddtreectl.env.wheel import Wheel
 from ddtreectl.errors import RefusedError
-from ddtreectl.facts import records
+from ddtreectl.facts import record_files
 from ddtreectl.facts.driver import Driver
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.facts.output import Output
@@ -134,10 +134,10 @@ def test_a_record_is_read_as_it_was_written_and_survives_damage() -> None:
     record = Provisioned("engine", "engine-cu128-a", "2.13.0", "cu128", "0123", None, "t.whl", "e")
     entry = dict(vars(record))
     text = json.dumps({"engine": entry, "sglang": "?", "more": {"torch": 1}})
-    found = records.parse(Output(0, f"/r/provisioned.json\t1\t{text}\n"), layout).provisioned
+    found = record_files.parse(Output(0, f"/r/provisioned.json\t1\t{text}\n"), layout).provisioned
     assert found["engine"] == record
     assert "sglang" not in found
-    assert records.parse(Output(0, "/r/provisioned.json\t1\t[1\n"), layout).provisioned == {}
+    assert record_files.parse(Output(0, "/r/provisioned.json\t1\t[1\n"), layout).provisioned == {}
 
 
 def test_a_host_changes_what_the_inventory_says_for_all() -> None:
