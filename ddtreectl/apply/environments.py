@@ -7,7 +7,8 @@ from enum import StrEnum
 from functools import partial
 
 from ddtreectl import bundle
-from ddtreectl.apply import offline
+from ddtreectl.apply import claims, offline
+from ddtreectl.apply.claims import claim
 from ddtreectl.apply.session import Session
 from ddtreectl.apply.verification import inspect, raise_first, unused_by
 from ddtreectl.env import build
@@ -194,6 +195,7 @@ class EnvironmentBuilder:
 
     def _create(self, lock: EnvironmentLock) -> None:
         host = self._host
+        claim(self._session, [self._request.environment])
         if lock.wheel is not None:
             host.put(f"{self._inputs}/{lock.wheel.name}", lock.wheel.content)
         host.put(f"{self._inputs}/constraints.txt", lock.pins.encode())
@@ -266,9 +268,14 @@ class EnvironmentBuilder:
         kept = {record.wheelhouse for record in records if record.backend != self._record.backend}
         keep = sorted(name for name in {*kept, self._request.held} if name)
         script = (
-            "set -e; wheels=$1 houses=$2; shift 2; "
-            'for d in "$houses"/*; do case " $* " in *" ${d##*/} "*) ;; *) rm -rf -- "$d";; esac; '
-            'done; find "$wheels" -type f -links 1 \\( ! -name "*.part" -o -mtime +0 \\) -delete'
+            f"{claims.functions(self._layout)} set -e; wheels=$1 houses=$2; shift 2; fresh=; "
+            'for d in "$houses"/*; do name=${d##*/}; '
+            'case " $* " in *" $name "*) ! claimed "wheelhouse-$name" || fresh=1; continue;; esac; '
+            'release "wheelhouse-$name"; '
+            'if claimed "wheelhouse-$name"; then fresh=1; else rm -rf -- "$d"; fi; done; '
+            # What another root has just sent is in no wheelhouse yet.
+            'find "$wheels" -type f -links 1 \\( ${fresh:+-mtime +0} ! -name "*.part" '
+            "-o -mtime +0 \\) -delete"
         )
         words = ["sh", "-c", script, "ddtreectl-wheels", self._layout.wheels]
         done = self._host.run(
@@ -283,6 +290,8 @@ class EnvironmentBuilder:
 
 def write_record(session: Session, record: Provisioned) -> None:
     """Note on the host what was provisioned for a backend."""
+    held = [claims.wheelhouse(record.wheelhouse)] if record.wheelhouse else []
+    claim(session, [record.environment, *held])
     path = session.layout.provisioned
     content = json_object((session.host.read(path) or b"{}").decode(errors="replace"))
     known = {name: content[name] for name in BACKENDS if name in content}

@@ -5,6 +5,7 @@ import json
 from shlex import quote
 
 from ddtreectl import __version__
+from ddtreectl.apply.claims import claim
 from ddtreectl.apply.operator import now
 from ddtreectl.apply.session import Session
 from ddtreectl.errors import StepError
@@ -30,6 +31,7 @@ def stage(session: Session, slot: str, candidate: Candidate) -> None:
         "command": session.operator.command,
         "ddtreectl": __version__,
     }
+    claim(session, [candidate.environment])
     session.host.put(f"{folder}/{candidate.unit}", candidate.unit_text.encode())
     session.host.put(f"{folder}/environment", candidate.environment_file.encode(), mode=0o600)
     for name, text in candidate.scripts.items():

@@ -2,6 +2,8 @@
 
 from shlex import quote
 
+from ddtreectl.apply import unpacked
+from ddtreectl.apply.claims import claim, functions, release
 from ddtreectl.apply.lock import HostLock
 from ddtreectl.apply.locked import locked
 from ddtreectl.apply.session import Session
@@ -10,7 +12,8 @@ from ddtreectl.hosts.protocol import check
 from ddtreectl.plan.prune import Superfluous, superfluous
 
 DEADLINE = 600.0
-BUSY = 75
+BUSY, CLAIMED = 75, 77
+"""Exit statuses: somebody builds the environment, or another root has begun to use it."""
 
 
 def look(session: Session, keep: int) -> Superfluous:
@@ -28,7 +31,10 @@ def prune(session: Session, keep: int, *, lock_wait: float = 0.0) -> Superfluous
     lock = HostLock(session.host, session.layout, session.operator, wait=lock_wait)
     with locked(session, lock):
         found = look(session, keep)
+        claim(session, found.used)
+        release(session, found.others)
         _remove(session, found)
+        unpacked.prune(session)
     return found
 
 
@@ -55,9 +61,13 @@ def _remove(session: Session, found: Superfluous) -> None:
             folder = layout.environment(name)
             inputs = quote(f"{layout.environments}/.inputs/{name}")
             # The file that makes it count as finished goes first: half of one must not pass for it.
-            text = f"rm -f {quote(folder)}/environment.json && rm -rf {quote(folder)} {inputs}"
+            text = (
+                f"{functions(layout)} release {quote(name)}; "
+                f"! claimed {quote(name)} || exit {CLAIMED}; "
+                f"rm -f {quote(folder)}/environment.json && rm -rf {quote(folder)} {inputs}"
+            )
             locked = f"flock -n -E {BUSY} {quote(folder)}.lock sh -c {quote(text)}"
-            _run(session, f"{locked} && rm -f {quote(folder)}.lock")
+            _run(session, f"{locked} && rm -f {quote(folder)}.lock || [ $? -eq {CLAIMED} ]")
 
 
 def _run(session: Session, script: str) -> None:

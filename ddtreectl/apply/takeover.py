@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from shlex import quote
 
+from ddtreectl.apply.claims import claim
 from ddtreectl.apply.environments import (
     COMMAND_DEADLINE,
     MIB,
@@ -150,7 +151,8 @@ class Takeover:
             )
         )
         folder = source.layout.environment(name)
-        self._found, _ = inspect(source, theirs, folder, "", Expected(backend))
+        unit = unit_of(source, self._inventory, name, theirs)
+        self._found, _ = inspect(source, theirs, folder, unit, Expected(backend))
         origin = Origin(
             name=source.host.name,
             found=self._found,
@@ -193,6 +195,7 @@ class Takeover:
     def _bring(self, name: str, facts: HostFacts, built: str) -> None:
         session, source = self._session, self._source
         folder = session.layout.environment(name)
+        claim(session, [name])
         with session.report.step("compare what both hosts have"):
             wanted = dict(listing(source.host, source.python, folder))
             wanted.pop(build.MARKER, None)

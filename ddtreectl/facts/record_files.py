@@ -29,14 +29,14 @@ _ENVIRONMENT = re.compile(r"[a-z]+-[a-z0-9]+-[0-9a-f]{12}")
 
 
 def patterns(layout: Layout) -> tuple[list[str], list[str]]:
-    """What the files of all records, and the folders of environments, are called for a shell."""
+    """The shell's patterns of all records, and of the folders of environments and claims."""
     root, environments = layout.root, layout.environments
     files = [
         *(f"{root}/{name}.json" for name in ("lock", "provisioned", "settled")),
         *(f"{root}/{place}/*.json" for place in ("cordons", "slots/*", "slots/*/generations/*")),
         f"{environments}/*/{FINISHED}",
     ]
-    return files, [f"{environments}/*"]
+    return files, [f"{environments}/*", layout.claims("*/*")]
 
 
 def _quoted(names: list[str]) -> str:
@@ -94,6 +94,11 @@ def parse(output: Output, layout: Layout) -> Records:
         for path in files
         if path.startswith(prefix) and path.endswith("/")
     }
+    claims = [
+        path.removeprefix(layout.claims("")).split("/")
+        for path in files
+        if path.startswith(layout.claims(""))
+    ]
     lock_age, lock = files.get(layout.lock, (0, None))
     return Records(
         generations=tuple(sorted(generations, key=lambda entry: (entry.slot, entry.number))),
@@ -101,6 +106,7 @@ def parse(output: Output, layout: Layout) -> Records:
         stopped=frozenset(stopped),
         environments=frozenset(finished),
         unfinished=frozenset(filter(_ENVIRONMENT.fullmatch, begun - finished)),
+        claimed=frozenset(name for name, by, *_ in claims if by != layout.claimant),
         provisioned=_provisioned(files.get(layout.provisioned, (0, {}))[1]),
         lock=None if lock is None else parse_lock(lock, float(lock_age)),
         cordons=tuple(

@@ -145,6 +145,7 @@ class Records:
         stopped: slots that an operator has stopped on purpose.
         environments: names of finished environments.
         unfinished: of those whose build has not come to its end, or goes on now.
+        claimed: of both kinds, those that another root of the host uses.
         provisioned: what was provisioned, by backend.
         lock: who works on the host now.
         cordons: where nothing may be started.
@@ -158,6 +159,7 @@ class Records:
     stopped: frozenset[str] = frozenset()
     environments: frozenset[str] = frozenset()
     unfinished: frozenset[str] = frozenset()
+    claimed: frozenset[str] = frozenset()
     provisioned: Mapping[str, Provisioned] = field(default_factory=dict)
     lock: LockOwner | None = None
     cordons: tuple[Cordon, ...] = ()

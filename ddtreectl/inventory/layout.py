@@ -1,6 +1,7 @@
 """Where things lie on a host. Paths never move once written: units point at them."""
 
 from dataclasses import dataclass
+from hashlib import sha256
 
 from ddtreectl.inventory.model import HostEntry
 from ddtreectl.inventory.service import Mode
@@ -79,6 +80,15 @@ class Layout:
     def environment(self, name: str) -> str:
         """A virtual environment; finished once it holds `environment.json`."""
         return f"{self.environments}/{name}"
+
+    def claims(self, name: str) -> str:
+        """The folder with the claims on an environment; roots may share a folder of them."""
+        return f"{self.environments}/.claims/{name}"
+
+    @property
+    def claimant(self) -> str:
+        """What claims of this root are called."""
+        return sha256(self.root.encode()).hexdigest()[:16]
 
     def slot(self, slot: str) -> str:
         """What is kept for one slot."""

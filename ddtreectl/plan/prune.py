@@ -2,8 +2,9 @@
 
 Kept of every slot: what serves, what a failed deploy would return to, the newest good ones, what an
 unfinished swap names, and the newest of all, whose number must not be given twice. Of environments:
-those that a kept generation runs from, and those that were provisioned for the next deploy; one
-whose build was interrupted goes. Of slots that the inventory does not have, everything.
+those that a kept generation runs from, those that were provisioned for the next deploy, and those
+that another root of the host claims; one whose build was interrupted goes. Of slots that the
+inventory does not have, everything.
 """
 
 from collections.abc import Mapping
@@ -23,12 +24,16 @@ class Superfluous:
         generations: numbers by slot.
         units: unit files that belong to one of these, and do not run.
         environments: names.
+        used: the environments that stay because this root uses them.
+        others: those that stay because other roots of the host do, and this one does not.
         kept: generations that stay, with the reason, by slot.
     """
 
     generations: Mapping[str, tuple[int, ...]]
     units: tuple[str, ...]
     environments: tuple[str, ...]
+    used: tuple[str, ...]
+    others: tuple[str, ...]
     kept: Mapping[str, Mapping[int, str]]
 
     @property
@@ -60,15 +65,19 @@ def superfluous(name: str, entry: HostEntry, facts: HostFacts, keep: int) -> Sup
             if not facts.unit(unit).running
             and installed_generation(facts.unit_files.get(unit, "")) in gone[slot_name]
         ]
+    found = facts.records
     used = {
         generation.environment
-        for generation in facts.records.generations
+        for generation in found.generations
         if generation.number not in gone.get(generation.slot, ())
-    } | {entry.environment for entry in facts.records.provisioned.values()}
+    } | {entry.environment for entry in found.provisioned.values()}
+    there = found.environments | found.unfinished
     return Superfluous(
         generations=gone,
         units=tuple(units),
-        environments=tuple(sorted((facts.records.environments | facts.records.unfinished) - used)),
+        environments=tuple(sorted(there - used - found.claimed)),
+        used=tuple(sorted(there & used)),
+        others=tuple(sorted((there & found.claimed) - used)),
         kept=kept,
     )
 

@@ -55,6 +55,29 @@ def test_what_no_build_has_finished_goes_unless_a_generation_runs_from_it() -> N
     assert pruned(replace(facts, records=changed)).environments == ("engine-cpu-0123456789ab",)
 
 
+def test_what_another_root_uses_stays() -> None:
+    facts = with_generations("good", "failed", "good", serving=3)
+    changed = replace(facts.records, claimed=frozenset({"e1", "old", "elsewhere"}))
+    found = pruned(replace(facts, records=changed))
+    assert found.environments == ("e2",)
+    assert (found.used, found.others) == (("e3",), ("e1", "old"))
+
+
+def test_claims_of_roots_that_are_there_count(tmp_path: Path) -> None:
+    """Another root's; this root's own, and that of one that is gone, keep nothing."""
+    layout = Layout(str(tmp_path / "r"), str(tmp_path / "e"), "/etc/systemd/system")
+    other = Layout(str(tmp_path / "other"), layout.environments, layout.unit_dir)
+    gone = Layout(str(tmp_path / "gone"), layout.environments, layout.unit_dir)
+    for name, owner in (("a", layout), ("b", other), ("c", gone)):
+        Path(layout.claims(name)).mkdir(parents=True)
+        Path(layout.claims(name), owner.claimant).symlink_to(owner.root)
+    for root in (layout.root, other.root):
+        Path(root).mkdir()
+    done = LocalHost("here").run(["sh", "-c", record_files.command(layout)], deadline=30.0)
+    found = record_files.parse(Output(done.returncode, done.stdout, done.stderr), layout)
+    assert found.claimed == {"b"}
+
+
 def test_what_is_not_an_environment_of_ours_is_not_seen(tmp_path: Path) -> None:
     layout = Layout(str(tmp_path / "root"), str(tmp_path / "e"), "/u")
     for name in ("engine-cpu-0123456789ab", "engine-cpu-ba9876543210", "mine", ".wheels"):

@@ -199,6 +199,9 @@ def test_an_environment_is_taken_over_from_another_host(
     operator: Provisioner, stand_ins: Path
 ) -> None:
     """The story: ct129 has an environment that works, and ct200 has none."""
+    # What is in an environment is not trusted with the host that it is taken from.
+    curious = "try:\n    open('/root/seen', 'w')\nexcept OSError:\n    pass\n"
+    wheels.module(stand_ins, "soundfile", "0.13.1", curious)
     words = ["provision", "ct129", "--wheelhouse", str(stand_ins), "--cuda", "cu128"]
     built = operator.run(*words)
     assert built.returncode == 0, built.stderr
@@ -232,6 +235,8 @@ def test_an_environment_is_taken_over_from_another_host(
     assert "✓ copy 0 of" in taken.stderr
     again = operator.run(*take)
     assert "is there already" in again.stdout
+    for name in ("ct129", "ct200"):
+        assert not (operator.fleet.hosts[name].root / "root/seen").exists()
 
     planned = operator.run("deploy", "ct200", "--mode", "tree", "--dry-run", "--json")
     environment = json.loads(planned.stdout)["plan"]["environment"]

@@ -268,6 +268,70 @@ def test_what_was_sent_before_is_not_sent_again(provisioner: Provisioner, tmp_pa
     assert "a.part" in stored  # it may go on, for a day
 
 
+def unpacked(provisioner: Provisioner) -> list[str]:
+    """The packages in uv's cache."""
+    found = provisioner.environments.glob(".cache/archive-v*/*/*.dist-info")
+    return [path.name.removesuffix(".dist-info") for path in found]
+
+
+def test_two_roots_with_one_folder_of_environments(
+    provisioner: Provisioner, tmp_path: Path
+) -> None:
+    first = provisioner.machine
+    (tmp_path / "other").mkdir()
+    other = new_machine(tmp_path / "other")
+    other.environments = provisioner.environments
+    other.write_inventory()
+    assert provisioner.run().returncode == 0
+    (old,) = provisioner.finished()
+    shared = other.run(*provisioner.words)
+    assert shared.returncode == 0, shared.stderr
+    assert "make" not in shared.stderr
+
+    (tmp_path / "more").mkdir()
+    provisioner.replace(wheels.module(tmp_path / "more", "soundfile", "0.14.0"))
+    assert provisioner.run().returncode == 0
+    pruned = first.run("prune", "--json")
+    assert json.loads(pruned.stdout)["environments"] == []
+    assert old in provisioner.finished()
+    names = {path.name for path in provisioner.environments.glob(".wheelhouses/*/*")}
+    assert {name for name in names if name.startswith("soundfile")} == {
+        "soundfile-0.13.1-py3-none-any.whl",
+        "soundfile-0.14.0-py3-none-any.whl",
+    }
+    assert {"soundfile-0.13.1", "soundfile-0.14.0"} <= set(unpacked(provisioner))
+
+    assert other.run(*provisioner.words).returncode == 0
+    pruned = other.run("prune", "--json")
+    assert json.loads(pruned.stdout)["environments"] == [old]
+    assert len(provisioner.finished()) == 1
+    assert first.run("prune").returncode == 0
+    assert len(provisioner.finished()) == 1
+
+
+def test_unpacked_wheels_go_with_the_last_environment_that_holds_them(
+    provisioner: Provisioner, tmp_path: Path
+) -> None:
+    assert provisioner.run().returncode == 0
+    (tmp_path / "more").mkdir()
+    provisioner.replace(wheels.module(tmp_path / "more", "soundfile", "0.14.0"))
+    assert provisioner.run().returncode == 0
+    assert {"soundfile-0.13.1", "soundfile-0.14.0"} <= set(unpacked(provisioner))
+    pruned = provisioner.machine.run("prune")
+    assert pruned.returncode == 0, pruned.stderr
+    assert "✓ remove unpacked wheels that no environment holds" in pruned.stderr
+    left = unpacked(provisioner)
+    assert "soundfile-0.13.1" not in left
+    assert sorted(left) == sorted(set(left))  # each package once
+    (environment,) = provisioner.finished()
+    module = next((provisioner.environments / environment).rglob("soundfile.py"))
+    assert module.stat().st_nlink == 2
+
+    shutil.rmtree(provisioner.environments / environment)
+    again = provisioner.run()  # from a cache that has less in it than before
+    assert again.returncode == 0, again.stderr
+
+
 @pytest.mark.parametrize(
     ("change", "code", "says"),
     [
