@@ -1,17 +1,22 @@
 """Cordons: what they cover, how they read, and that plans refuse them."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddtreectl.apply.cordons import cordon as apply_cordon
+from ddtreectl.apply.kept_cordons import KeptCordons
+from ddtreectl.cli.context import Context
 from ddtreectl.facts import cordons, record_files
 from ddtreectl.facts.cordons import Cordon
 from ddtreectl.facts.gpu import Gpus, unknown
 from ddtreectl.facts.kernel_log import GpuError, KernelLog
 from ddtreectl.facts.output import Output
 from ddtreectl.inventory.layout import Layout
+from ddtreectl.inventory.select import find_target
 from ddtreectl.plan.refusals import refusals
 from tests.ctl.test_plan import BARE, CARDS, UUID, wish
 
@@ -97,3 +102,19 @@ def test_a_gpu_that_needs_a_reset_is_refused_until_it_is_settled() -> None:
     assert "ddtreectl drain gpuhost:1" in said[0]
     settled = replace(hurt, records=replace(hurt.records, settled={"0000:3b:00": 60.0}))
     assert refusals(wish(number=1), settled) == []
+
+
+def test_a_host_that_was_just_found_dead_is_not_tried_again(tmp_path: Path) -> None:
+    """The test's host has an address that nobody has: to try it would take seconds, and fail."""
+    path = tmp_path / "inventory.yaml"
+    path.write_text(
+        "hosts: {h1: {address: 192.0.2.1, slots: {gpu0: {gpus: [0], port: 30000}}}}\n"
+        "ssh: {config: /dev/null}\n"
+    )
+    opened = Context(path)
+    session = opened.session(opened.inventory(), "h1")
+    kept = KeptCordons(path)
+    target = find_target(opened.inventory(), "h1")
+    done = apply_cordon(session, target, "its services migrate", kept, unreachable="`h1` is gone")
+    assert (done.unreachable, done.cordon.kept) == ("`h1` is gone", "operator")
+    assert [entry.reason for entry in kept.of("h1")] == ["its services migrate"]
