@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -141,6 +142,7 @@ class Receiver(BaseHTTPRequestHandler):
         status = self.server.errors.pop() if self.server.errors else 204
         if status == 204:
             self.server.got.append((self.path, json.loads(body)))
+            self.server.authorized += filter(None, [self.headers["Authorization"]])
         self.send_response(status)
         self.end_headers()
 
@@ -152,6 +154,7 @@ class Server(HTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Receiver)
         self.errors: list[int] = []
+        self.authorized: list[str] = []
         self.got: list[tuple[str, dict[str, object]]] = []
 
     @property
@@ -182,6 +185,47 @@ def test_changes_are_posted_in_order_and_again_where_they_were_not_taken(
     assert [body["text"] for _, body in server.got] == [f"change {n} τ" for n in range(3)]
     assert {path for path, _ in server.got} == {"/hook?token=secret"}
     assert said == []
+
+
+@pytest.mark.parametrize("status", [302, 404])
+def test_an_answer_that_stays_the_same_is_not_asked_for_again(server: Server, status: int) -> None:
+    server.errors = [status]
+    said: list[str] = []
+    hook = Webhook(server.url, said.append)
+    hook.post({"text": "a"})
+    hook.post({"text": "b"})
+    hook.close()
+    assert [body["text"] for _, body in server.got] == ["b"]
+    assert f"does not take a change: it answers {status}" in said[0]
+
+
+def test_an_address_may_hold_anything(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddtreectl.apply.webhook.FIRST_PAUSE", 0.001)
+    said: list[str] = []
+    url = server.url.replace("127.0.0.1", "ada:p%40ss@127.0.0.1").replace("secret", "gehe im ü%20")
+    hook = Webhook(url, said.append)
+    hook.post({"text": "a"})
+    hook.close()
+    assert said == []
+    assert [path for path, _ in server.got] == ["/hook?token=gehe%20im%20%C3%BC%20"]
+    assert server.authorized == ["Basic YWRhOnBAc3M="]
+    lost = Webhook("http://a..b/hook", said.append)
+    lost.post({"text": "a"})
+    lost.post({"text": "b"})
+    lost.close()
+    assert len(said) == 2, "each is told, and the first has not ended the posting"
+
+
+def test_a_webhook_that_never_ends_its_answer_holds_nothing_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        hook = Webhook(f"http://127.0.0.1:{listener.getsockname()[1]}/", str)
+        hook.post({"text": "a"})
+        connection, _ = listener.accept()
+        connection.recv(1 << 16)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\n...")
+        hook.close()
+        with connection:
+            assert not hook._thread.is_alive()
 
 
 def test_a_webhook_that_takes_nothing_is_told_without_its_secret(
