@@ -65,6 +65,16 @@ class Leaving:
         kept = [m for m in self.moves.of(entry.host_name) if m.source_slot == entry.slot_name]
         return max([*told, *kept], key=lambda move: (move.at, move.state != "moving"), default=None)
 
+    def stale(self, entry: Place, target: str) -> tuple[str, ...]:
+        """Slots that a move from `entry` was begun to, other than `target`."""
+        name = f"{entry.host_name}/{entry.slot_name}"
+        return tuple(
+            f"{host}/{slot}"
+            for host, facts in self.facts.items()
+            for slot, move in facts.records.arrived.items()
+            if (move.source, move.state) == (name, "moving") and f"{host}/{slot}" != target
+        )
+
     def _has(self, host: str, slot: str) -> bool:
         """Whether a slot still has the service that has come to it."""
         entry = self.sessions[host].entry

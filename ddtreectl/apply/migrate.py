@@ -7,18 +7,20 @@ what it has reached is on the target and with the operator.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ddtreectl.apply import cordons, generations, weights
+from ddtreectl.apply import cordons, generations, moved, weights
 from ddtreectl.apply.deploy import Deployment
 from ddtreectl.apply.interrupts import InterruptedByOperatorError
 from ddtreectl.apply.kept_cordons import KeptCordons
-from ddtreectl.apply.move_records import REASON, fenced, place_of, write
+from ddtreectl.apply.lock import HostLock
+from ddtreectl.apply.locked import locked
+from ddtreectl.apply.move_records import REASON, fenced, place_of, rivals, write
 from ddtreectl.apply.operator import now
 from ddtreectl.apply.prospects import moved_to
 from ddtreectl.apply.session import Session
 from ddtreectl.apply.survey import Survey
-from ddtreectl.errors import DdtreectlError, RefusedError, StepError
+from ddtreectl.errors import DdtreectlError, LockedError, RefusedError, StepError
 from ddtreectl.facts.moves import Move, State
 from ddtreectl.inventory.select import Place, find_target
 from ddtreectl.plan.migration import MigrationPlan, MoveAction, MoveStep, SlotMove
@@ -116,6 +118,7 @@ class Migration:
                 self._cordon(step.subject)
             case MoveAction.ANNOUNCE:
                 self._note(move, "moving")
+                self._alone(move)
             case MoveAction.PROVISION:
                 self._provision(move)
             case MoveAction.COPY_WEIGHTS:
@@ -126,6 +129,8 @@ class Migration:
                 self._mark(move)
             case MoveAction.FENCE:
                 self._fence(move)
+            case MoveAction.ABANDON:
+                self._abandon(move, step.subject)
 
     @contextmanager
     def _timed(self, action: MoveAction) -> Iterator[None]:
@@ -182,6 +187,18 @@ class Migration:
             self.survey.moves.keep(noted)
         self.results[move.name].move = noted
 
+    def _alone(self, move: SlotMove) -> None:
+        """Whoever meets another move of the same service gives way, and says whose that is.
+
+        A note is written before one looks for others, so of two operators one gives way at least.
+        """
+        noted = self.results[move.name].move
+        if noted and (others := rivals(self.survey, noted)):
+            raise LockedError(
+                f"{others[0].by} moves {move.name} to {others[0].target} at the same time",
+                hint=f"once that has ended, `ddtreectl migrate {self.plan.source}` goes on",
+            )
+
     def _withdraw(self, move: SlotMove) -> None:
         """Take back the note on a move that has failed before its target served."""
         session, place = self._target(move)
@@ -225,6 +242,12 @@ class Migration:
         self.seconds[MoveAction.START] = self.seconds.get(MoveAction.START, 0.0) - checks
 
     def _mark(self, move: SlotMove) -> None:
+        try:
+            self._alone(move)
+        except LockedError:
+            session, place = self._target(move)
+            Deployment(session, place, lock_wait=self.lock_wait).stop()
+            raise
         with self._session(move.source.host_name).interrupts.shield():
             self.results[move.name].serves = True
             self._note(move, "moved")
@@ -263,3 +286,15 @@ class Migration:
         self.results[move.name].fenced = True
         self._note(move, "fenced")
         cordons.deliver(session, self.kept_cordons)
+
+    def _abandon(self, move: SlotMove, slot: str) -> None:
+        """Have a slot that the service was to come to, and did not, serve it no more."""
+        session, place = place_of(self.survey, slot)
+        noted = self.results[move.name].move
+        assert noted is not None  # noqa: S101 - it was marked before
+        lock = HostLock(session.host, session.layout, session.operator, wait=self.lock_wait)
+        with session.interrupts.shield(), locked(session, lock):
+            if session.look().running_units(place.slot_name):
+                moved.fence(session, place, replace(noted, source=slot, state="moved"))
+            else:
+                generations.remove(session, session.layout.arrived(place.slot_name))

@@ -6,8 +6,9 @@ from ddtreectl.apply.lock import HostLock
 from ddtreectl.apply.locked import locked
 from ddtreectl.apply.session import Session
 from ddtreectl.apply.survey import Survey
-from ddtreectl.errors import StepError
+from ddtreectl.errors import DdtreectlError, StepError
 from ddtreectl.facts.moves import Move
+from ddtreectl.hosts.pool import on_each
 from ddtreectl.inventory.select import Place
 
 REASON = "its services migrate"
@@ -34,6 +35,23 @@ def write(session: Session, place: Place, noted: Move) -> None:
     """Note a move on its target."""
     path = session.layout.arrived(place.slot_name)
     session.host.put(path, json.dumps(noted.to_json(), sort_keys=True).encode())
+
+
+def rivals(survey: Survey, noted: Move) -> list[Move]:
+    """Moves of the same service to other slots, noted since the survey by somebody else."""
+
+    def look(name: str) -> list[Move]:
+        known = survey.facts[name].records.arrived
+        found = survey.sessions[name].gather(only=("records",)).records.arrived
+        return [
+            move
+            for slot, move in found.items()
+            if move.source == noted.source and f"{name}/{slot}" != noted.target
+            if move.state != "fenced" and move != known.get(slot)
+        ]
+
+    outcomes = [outcome for _, outcome in on_each(list(survey.facts), look)]
+    return [m for outcome in outcomes if not isinstance(outcome, DdtreectlError) for m in outcome]
 
 
 def fenced(session: Session, move: Move, lock_wait: float) -> bool:

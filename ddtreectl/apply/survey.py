@@ -77,7 +77,7 @@ class Survey:
             known = self.leaving.known(entry)
             if entry.slot.protected and self.source.gpu is None and not known.under_way:
                 notes.append(f"{known.name} is protected: it moves only when its GPU is named")
-            elif known.state == "fenced" and known.under_way:
+            elif known.state == "fenced" and known.under_way and not self._stale(known):
                 notes.append(f"{known.name} has moved to {known.under_way.target} already")
             elif known.service is None and not known.refusals:
                 notes.append(f"nothing is to serve in {known.name}")
@@ -85,7 +85,7 @@ class Survey:
                 leaving.append(known)
         if resume and not leaving:
             raise UsageError(f"no migration from {self.source} is unfinished")
-        moves = self._placed(leaving, finding)
+        moves = [replace(m, stale=self._stale(m)) for m in self._placed(leaving, finding)]
         stuck = [reason for move in moves for reason in move.refusals]
         refused = tuple(stuck) if all(move.refusals for move in moves) else ()
         return MigrationPlan(
@@ -148,6 +148,12 @@ class Survey:
             else self._settled(known)
             for known in leaving
         ]
+
+    def _stale(self, known: SlotMove) -> tuple[str, ...]:
+        target = known.target.name if known.target else None
+        if target is None and known.under_way:
+            target = known.under_way.target
+        return self.leaving.stale(known.source, target or "")
 
     def _needs_place(self, known: SlotMove) -> bool:
         return not known.refusals and known.service is not None and known.state in {None, "moving"}

@@ -209,6 +209,8 @@ def _done(work: Migration, planned: float, interrupted: str, *, as_json: bool) -
                         "serves": result.serves,
                         "fenced": result.fenced,
                         "error": result.error.message if result.error else None,
+                        "cause": result.error.cause if result.error else None,
+                        "hint": result.error.hint if result.error else None,
                     }
                     for name, result in work.results.items()
                 ],
@@ -238,7 +240,7 @@ def _done(work: Migration, planned: float, interrupted: str, *, as_json: bool) -
 
 
 def _code(results: list[Moved], interrupted: str) -> ExitCode:
-    if all(result.fenced for result in results) and not interrupted:
+    if all(result.fenced and not result.error for result in results) and not interrupted:
         return ExitCode.DONE
     if any(result.serves for result in results):
         return ExitCode.PARTIAL

@@ -20,6 +20,7 @@ class MoveAction(StrEnum):
     START = "start"
     MARK_MOVED = "mark-moved"
     FENCE = "fence"
+    ABANDON = "abandon"
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class MoveStep:
         title: the same for a reader, in the imperative.
         reason: why it is in the plan.
         places: the slots of the source that it is for.
-        subject: the folder that it copies, or what it cordons.
+        subject: the folder that it copies, what it cordons, or the slot that it leaves alone.
     """
 
     action: MoveAction
@@ -54,6 +55,7 @@ class SlotMove:
         under_way: the record of the move, where it was begun before.
         placement: the judgement on each slot that might take it.
         target: the slot that it goes to; None where there is none.
+        stale: slots that an earlier move of it was begun to, and that it does not go to.
         downtime: what clients are to expect, in words.
         refusals: why it cannot move.
     """
@@ -66,6 +68,7 @@ class SlotMove:
     under_way: Move | None = None
     placement: Placement | None = None
     target: Prospect | None = None
+    stale: tuple[str, ...] = ()
     downtime: str = ""
     refusals: tuple[str, ...] = ()
 
@@ -141,6 +144,16 @@ def steps(moves: Sequence[SlotMove], *, cordons: Sequence[str] = ()) -> tuple[Mo
                     (move.source,),
                 )
             )
+        found += [
+            MoveStep(
+                MoveAction.ABANDON,
+                f"end the move to {slot} that was begun",
+                "what has come elsewhere must not serve there as well",
+                (move.source,),
+                slot,
+            )
+            for slot in move.stale
+        ]
     return tuple(found)
 
 

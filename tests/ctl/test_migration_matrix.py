@@ -245,3 +245,32 @@ def test_a_wheelhouse_that_is_not_here_speaks_against_its_host_alone(survey: Sur
     (reason,) = survey.plan().refusals
     assert "no slot takes ct129/gpu1: ct200/gpu1: the wheelhouse `/nowhere` is no folder" in reason
     assert reason.endswith("; no other host has a finished environment")
+
+
+def test_a_move_that_was_begun_elsewhere_is_ended(survey: Survey, tmp_path: Path) -> None:
+    """Another TARGET is named than that of a move which was interrupted."""
+    path = tmp_path / "fleet.yaml"
+    other = "  ct201: {address: 10.1.2.201, gpus: 2, slots: {gpu1: {gpus: [1], port: 30001}}}\n"
+    path.write_text(INVENTORY + other)
+    inventory, opened = load_inventory(path), Context(path)
+    survey.inventory, survey.source = inventory, find_target(inventory, "ct129")
+    survey.sessions = {name: opened.session(inventory, name) for name in inventory.hosts}
+    content = {"source": "ct129/gpu1", "target": "ct200/gpu1", "state": "moving", "generation": 1}
+    begun = move({**content, "service": spec().model_dump(mode="json"), "at": "2026"})
+    bare, source = host(HEALTHY, BARE), host(HEALTHY, SERVING)
+    there = replace(bare, records=replace(bare.records, arrived={"gpu1": begun}))
+    survey.facts = {"ct129": source, "ct200": there, "ct201": bare}
+
+    def ends() -> list[str]:
+        return [s.title for s in survey.plan().steps if s.action is MoveAction.ABANDON]
+
+    assert ends() == [], "it goes on to where it was begun"
+    survey.target = find_target(inventory, "ct201")
+    assert ends() == ["end the move to ct200/gpu1 that was begun"]
+    gone = replace(begun, target="ct201/gpu1", state="fenced", at="2027")
+    survey.facts |= {
+        "ct129": replace(source, records=replace(source.records, moved={"gpu1": gone})),
+        "ct201": replace(bare, records=replace(bare.records, arrived={"gpu1": gone})),
+    }
+    survey.target = None
+    assert ends() == ["end the move to ct200/gpu1 that was begun"]

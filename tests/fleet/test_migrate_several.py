@@ -164,3 +164,36 @@ def test_an_operator_is_lost_between_two_services(pair: Pair, words: str) -> Non
     done = pair.migrate()
     assert done["code"] == 0, done["said"]
     assert pair.whole(AWAY)
+
+
+def test_a_target_that_was_begun_with_is_left_for_another(pair: Pair) -> None:
+    """The operator is lost when the first target serves already, and names another one then."""
+    process = pair.begin("migrate", "ct129:1", "ct200", "--yes")
+    assert process.stderr is not None
+    assert any(line.startswith("mark ct129/gpu1") for line in process.stderr)
+    process.kill()
+    process.wait()
+    # Whether it was marked by then is chance: have the note say that it was not.
+    pair.fleet.hosts["ct200"].says("mv /var/lib/ddtree/slots/gpu1/arrived.json /root/")
+    note = pair.fleet.hosts["ct200"].says("cat /root/arrived.json").replace('"moved"', '"moving"')
+    pair.fleet.hosts["ct200"].ssh("cat >/var/lib/ddtree/slots/gpu1/arrived.json", stdin=note)
+    done = pair.run("migrate", "ct129:1", "ct201", "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "end the move to ct200/gpu1 that was begun" in done.stderr
+    assert pair.whole({"ct129/gpu2": "linear", "ct201/gpu1": "tree"})
+    moves = json.loads(pair.run("status", "--json").stdout)["hosts"]
+    assert [host["moves"] for host in moves] == [[], [], []]
+
+
+def test_two_operators_at_the_same_time(pair: Pair, tmp_path: Path) -> None:
+    one = pair.begin("migrate", "ct129:1", "ct200", "--yes")
+    pair.env["XDG_STATE_HOME"], kept = str(tmp_path), pair.env["XDG_STATE_HOME"]
+    two = pair.begin("migrate", "ct129:1", "ct201", "--yes")
+    pair.env["XDG_STATE_HOME"] = kept
+    said = [process.communicate(timeout=240) for process in (one, two)]
+    assert "Traceback" not in str(said)
+    last = pair.run("migrate", "ct129:1", "--yes")
+    assert last.returncode == 0, (said, last.stdout + last.stderr)
+    places = [{"ct129/gpu2": "linear", name: "tree"} for name in ("ct200/gpu1", "ct201/gpu1")]
+    until(lambda: pair.serving() in places, f"one serves: {said}", deadline=60)
+    assert pair.whole(pair.serving())
