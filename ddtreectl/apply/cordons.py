@@ -9,7 +9,7 @@ from ddtreectl.apply.lock import HostLock
 from ddtreectl.apply.locked import locked
 from ddtreectl.apply.operator import now
 from ddtreectl.apply.session import Session
-from ddtreectl.errors import DdtreectlError, StepError, UnreachableError, UsageError
+from ddtreectl.errors import DdtreectlError, UnreachableError, UsageError
 from ddtreectl.facts.cordons import Cordon
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.gpu.classify import expected
@@ -136,12 +136,11 @@ def uncordon(session: Session, target: Target, kept: KeptCordons) -> Uncordoned:
 
     Raises:
         UnreachableError: the host cannot be asked; what the operator kept for it is forgotten.
+        StepError: it does not tell in time.
     """
     mine = tuple(entry for entry in kept.of(target.host_name) if _concerns(target, entry, None))
     kept.remove(target.host_name, *(entry.name for entry in mine))
-    facts = session.gather(only=NEEDED)
-    if facts.missing:
-        raise StepError(f"`{target.host_name}` does not tell about: {', '.join(facts.missing)}")
+    facts = session.certain(*NEEDED)
     deliver(session, kept)
     opened = _open_slots(session, target, facts)
     ended = tuple(entry for entry in _on_host(facts) if _concerns(target, entry, facts))

@@ -88,14 +88,20 @@ class KeptServices:
         Raises:
             DdtreectlError: it cannot be written.
         """
-        before = self._state.of(host)
-        after = dict(before)
-        for slot, found in seen.items():
-            after.pop(slot, None)
-            if found is not None:
-                service, generation = found
-                told = service.model_dump(mode="json")
-                after[slot] = {"service": told, "generation": generation}
-        if after != before:
-            with self._state.changed() as content:
-                content[host] = after
+        kept = self._state.of(host)
+        if _noted(kept, seen) == kept:
+            return
+        with self._state.changed() as content:  # what others have noted meanwhile is kept
+            before = content.get(host)
+            content[host] = _noted(before if isinstance(before, dict) else {}, seen)
+
+
+def _noted(before: Mapping[str, object], seen: Seen) -> dict[str, object]:
+    """What is kept of the slots of a host, with what was seen of some of them."""
+    after = dict(before)
+    for slot, found in seen.items():
+        after.pop(slot, None)
+        if found is not None:
+            service, generation = found
+            after[slot] = {"service": service.model_dump(mode="json"), "generation": generation}
+    return after

@@ -6,13 +6,17 @@ import hashlib
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from ddtreectl.errors import DdtreectlError
 from ddtreectl.facts.output import json_object
 
 VARIABLE = "XDG_STATE_HOME"
+PATIENCE = 10.0
+PAUSE = 0.02
 
 
 def state_folder() -> Path:
@@ -59,9 +63,11 @@ class OperatorState:
     Args:
         inventory: the inventory file.
         what: what is kept; the beginning of the file's name.
+        patience: seconds to wait for another command that changes it.
     """
 
-    def __init__(self, inventory: Path, what: str) -> None:
+    def __init__(self, inventory: Path, what: str, patience: float = PATIENCE) -> None:
+        self._patience = patience
         self._inventory = str(inventory.resolve())
         name = hashlib.sha256(self._inventory.encode()).hexdigest()[:16]
         self.path = state_folder() / f"{what}-{name}.json"
@@ -84,11 +90,40 @@ class OperatorState:
         """The content, which is written when the block ends; one writer at a time.
 
         Raises:
-            DdtreectlError: it cannot be written.
+            DdtreectlError: it cannot be written, or another command does not let go of it.
         """
-        with _writing(self.path), self.path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with _writing(self.path), self.path.with_suffix(".lock").open("a+") as lock:
+            self._take(lock)
             content = self.read()
             yield content
             text = json.dumps({"inventory": self._inventory, "hosts": content}, indent=1)
             write(self.path, text + "\n")
+
+    def _take(self, lock: TextIO) -> None:
+        """Lock the file; it says who has it, for others that wait."""
+        end = time.monotonic() + self._patience
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise self._held(lock) from None
+                time.sleep(PAUSE)
+            else:
+                lock.truncate(0)
+                lock.write(f"{os.getpid()}\n")
+                lock.flush()
+                return
+
+    def _held(self, lock: TextIO) -> DdtreectlError:
+        lock.seek(0)
+        pid = lock.read(20).strip()
+        return DdtreectlError(
+            f"`{self.path}` is locked by another ddtreectl on this machine",
+            cause=f"process {pid} has had it for more than {self._patience:g} s"
+            if pid.isdecimal()
+            else f"it has been for more than {self._patience:g} s",
+            hint=f"is it stopped, or stuck? `ps -fp {pid}`; nothing else is lost if it is ended"
+            if pid.isdecimal()
+            else f"`fuser -v {self.path.with_suffix('.lock')}` says by whom",
+        )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ddtreectl.apply.router import Router
 
 ASK_AGAIN = 3
+GONE = "it boots, or its network is gone; it is looked at again when it answers"
 
 
 @dataclass
@@ -152,13 +153,22 @@ class Session:
         every = host_facts.sections(self.scope())
         sections = {name: every[name] for name in only}
         said: list[str] = []
-        for line in self.host.stream(probe.argv(sections, self.python, pause)):
-            said.append(line)
-            if line == "\n" and (outputs := probe.parse("".join(said))):
-                said.clear()
-                yield host_facts.parse(outputs, self.scope(), sections)  # cordons may have changed
+        told = False
+        try:
+            for line in self.host.stream(probe.argv(sections, self.python, pause)):
+                said.append(line)
+                if line == "\n" and (outputs := probe.parse("".join(said))):
+                    said.clear()
+                    told = True
+                    yield host_facts.parse(outputs, self.scope(), sections)  # cordons may change
+        except UnreachableError as error:
+            raise UnreachableError(error.message, cause=error.cause, hint=GONE) from error
+        if told:  # whatever has ended the probe did not begin with it
+            raise UnreachableError(
+                f"`{self.host.name}` has ended the look at it", cause="".join(said[-5:]), hint=GONE
+            )
         raise StepError(
-            f"`{self.host.name}` no longer answers the probe",
+            f"`{self.host.name}` cannot be looked at",
             cause="".join(said[-5:]),
             hint=f"does `{self.python}` run on the host?",
         )
@@ -183,9 +193,13 @@ class Session:
             facts = self.gather(only=sections)
             if not facts.missing:
                 return facts
+        every = host_facts.sections(self.scope())
+        limits = ", ".join(f"{name} within {every[name].deadline:g} s" for name in facts.missing)
         raise StepError(
-            f"`{self.host.name}` does not tell about: {', '.join(facts.missing)}",
-            hint="it may be overloaded, or its temporary folder full",
+            f"`{self.host.name}` does not say in time what is to be known of it",
+            cause=f"asked {ASK_AGAIN} times, it did not tell: {limits}",
+            hint="is it overloaded, or its temporary folder full? `uptime` and `df /tmp` there say "
+            "it; then try again",
         )
 
     def ask(self, requests: list[Request], deadline: float) -> list[Answer]:

@@ -37,7 +37,8 @@ def refusals(wish: Wish, facts: HostFacts) -> list[str]:
 
 def _probe(facts: HostFacts) -> Iterator[str]:
     if facts.missing:
-        yield f"the host did not tell about: {', '.join(facts.missing)}"
+        told = ", ".join(facts.missing)
+        yield f"the host did not tell in time, as if it were overloaded: {told}"
 
 
 def _cordons(place: Place, facts: HostFacts) -> Iterator[str]:

@@ -170,7 +170,10 @@ def test_what_only_looks_the_same_is_deployed_again(change: dict[str, Any]) -> N
 
 
 REFUSALS: dict[str, tuple[HostFacts, str]] = {
-    "probe": (replace(BARE, missing=("gpus",)), "did not tell about: gpus"),
+    "probe": (
+        replace(BARE, missing=("gpus",)),
+        "did not tell in time, as if it were overloaded: gpus",
+    ),
     "no-systemd": (replace(BARE, systemd=False), "no systemd runs"),
     "disk": (
         replace(BARE, disk={"/var/lib/ddtree": Disk("/var/lib/ddtree", 1 << 20, None)}),

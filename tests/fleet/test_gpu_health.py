@@ -73,6 +73,20 @@ def test_an_xid_in_the_kernel_log_is_seen_by_the_next_probe(h1: Host, operator: 
     assert health(operator)["verdict"] == "ok"
 
 
+def test_a_watch_that_sees_a_reboot_goes_on(h1: Host, operator: Operator) -> None:
+    watch = operator.begin("watch", "h1", "--interval", "0.2")
+    assert watch.stderr is not None
+    assert watch.stdout is not None
+    assert "watching 1 hosts" in watch.stderr.readline()
+    h1.reboot()
+    assert "h1: unreachable (was reachable): " in watch.stdout.readline()
+    hint = watch.stdout.readline()
+    assert "hint: it boots, or its network is gone; it is looked at again when it answers" in hint
+    assert "h1: reachable (was unreachable)" in watch.stdout.readline()
+    watch.send_signal(signal.SIGINT)
+    watch.communicate(timeout=30)
+
+
 def test_a_lost_gpu_is_told_from_those_that_still_answer(h1: Host, operator: Operator) -> None:
     for fault in ("lost", "handle-lost"):
         h1.set_gpus(h1.healthy_gpus.with_gpu(0, fault=fault))
