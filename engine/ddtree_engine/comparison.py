@@ -15,6 +15,7 @@ from time import perf_counter
 import torch
 
 from ddtree_engine import sampling
+from ddtree_engine.budget_tuner import MOST, Budget
 from ddtree_engine.decoder import Decoder
 from ddtree_engine.errors import EngineError, NotFiniteError
 from ddtree_engine.sampling import SamplingParams
@@ -28,21 +29,26 @@ MAX_GAP = {"float32": 1e-3, "bfloat16": 2.0**-3}
 """Largest gap of a divergence that rounding explains, by dtype of the weights."""
 
 
-def parse_mode(text: str, topk: int, budget: int = 16) -> Speculation:
+def parse_mode(text: str, topk: int, budget: Budget = 16) -> Speculation:
     """Return the speculation that `ar`, `linear`, `shadow`, `tree` or `tree:BUDGET` names.
 
-    `budget` is that of a tree which names none.
+    `budget` is that of a tree which names none; `tree:auto` leaves it to the decoder.
 
     Raises:
         EngineError: none of these.
     """
     name, colon, own_budget = text.partition(":")
-    hint = "modes are ar, linear, shadow and tree, the last with a budget: tree:16"
+    hint = "modes are ar, linear, shadow and tree, the last with a budget: tree:16, tree:auto"
     try:
         mode = Mode(name)
         if colon and mode is not Mode.TREE:
             raise ValueError(f"mode {mode} has no budget")
-        return Speculation(mode, int(own_budget) if colon else budget, topk)
+        wanted = own_budget if colon else budget
+        if wanted != "auto":
+            return Speculation(mode, int(wanted), topk)
+        if mode is Mode.TREE:
+            return Speculation(mode, MOST, topk, auto=True)
+        return Speculation(mode, topk=topk)
     except ValueError as error:
         raise EngineError(f"`{text}` is not a mode", hint=hint) from error
 
@@ -50,7 +56,7 @@ def parse_mode(text: str, topk: int, budget: int = 16) -> Speculation:
 def label(speculation: Speculation) -> str:
     """Return the name that `parse_mode` reads."""
     if speculation.mode is Mode.TREE:
-        return f"tree:{speculation.budget}"
+        return "tree:auto" if speculation.auto else f"tree:{speculation.budget}"
     return speculation.mode.value
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from ddtree_engine.budget_tuner import BudgetTuner
 from ddtree_engine.cache import DrafterCache, TargetCache
 from ddtree_engine.config import check_fit
 from ddtree_engine.device_round import DeviceRound, RoundShape
@@ -118,6 +119,8 @@ class Decoder:
             for one in (self.cache, self.drafter_cache):
                 if one is not None:
                     one.unread = DEPTH * block
+        self.tuner: BudgetTuner | None = None
+        """Chooses the budget of requests that leave it open; without one they have their most."""
         self.sequences: list[Sequence] = []
         self.clock = StageClock()
         self.host_round = HostRound(
@@ -280,7 +283,9 @@ class Decoder:
         first_prefilling = sum(one.decoding for one in self.sequences) - 1
         self._swap(sequence.row, first_prefilling)
         speculation = sequence.speculation
-        budgets = {Mode.AR: 0, Mode.TREE: speculation.budget}
+        if self.tuner is not None and speculation.tuned:
+            sequence.budget = min(self.tuner.in_use, speculation.budget)
+        budgets = {Mode.AR: 0, Mode.TREE: sequence.budget}
         self.state.set(
             sequence.row,
             length=self.cache.lengths[sequence.row],
@@ -349,12 +354,12 @@ class Decoder:
         if not all(unfinished):
             raise EngineError("a finished request is still in its row: call `stop` first")
         if self.pipeline is None:
-            return self.host_round(running) if running else []
+            return self._host_round(running) if running else []
         if any(one.speculation.mode is Mode.SHADOW for one in running):
             while len(self.pipeline):
                 if outcome := self._read(self.pipeline):
                     return outcome
-            outcome = self.host_round(running)
+            outcome = self._host_round(running)
             for one in running:
                 self.state.lengths[one.row] = self.cache.lengths[one.row]
                 self.state.anchors[one.row] = one.anchor
@@ -362,16 +367,37 @@ class Decoder:
         with self.clock.timed("round"):
             while True:
                 while running and len(self.pipeline) < DEPTH:
+                    self._choose_budget(running)
                     self.pipeline.launch(self.round_shape(running), running)
                 if not len(self.pipeline):
                     return []
                 if outcome := self._read(self.pipeline):
                     return outcome
 
+    def _host_round(self, running: list[Sequence]) -> list[tuple[Sequence, list[int]]]:
+        self._choose_budget(running)
+        outcome = self.host_round(running)
+        for one in running:
+            if self.tuner is not None and one.speculation.tuned and one.finish_reason != "failed":
+                self.tuner.observe(one.budget, one.path)
+        return outcome
+
+    def _choose_budget(self, running: SequenceOf[Sequence]) -> None:
+        """Settle the budget of the next round for the requests that leave it open."""
+        tuned = [one for one in running if one.speculation.tuned]
+        if self.tuner is None or not tuned:
+            return
+        budget = self.tuner.next(len(running))
+        for one in tuned:
+            chosen = min(budget, one.speculation.budget)
+            if one.budget != chosen:
+                # Rounds in flight come before this write on the device.
+                self.state.budgets[one.row] = one.budget = chosen
+
     def _read(self, pipeline: RoundPipeline) -> list[tuple[Sequence, list[int]]]:
         """What the oldest round in flight gave to the requests that are still here."""
         outcome = []
-        for one, tokens, sound in pipeline.read():
+        for one, tokens, sound, path, budget in pipeline.read():
             if one.row < 0 or one.finish_reason is not None:
                 continue
             for cache in (self.cache, self.drafter_cache):
@@ -379,6 +405,8 @@ class Decoder:
                     cache.advance(one.row, len(tokens))
             if not sound:
                 one.finish_reason = "failed"
+            elif self.tuner is not None and one.speculation.tuned:
+                self.tuner.observe(budget, path)
             outcome.append((one, one.take(tokens) if sound else []))
         return outcome
 
@@ -393,7 +421,7 @@ class Decoder:
             ),
             budget=max(
                 (
-                    one.speculation.budget if one.speculation.mode is Mode.TREE else self._chain
+                    one.budget if one.speculation.mode is Mode.TREE else self._chain
                     for one in drafting
                 ),
                 default=0,

@@ -111,8 +111,8 @@ class DeviceRound:
         """Run one round.
 
         Returns:
-            [B, L+3] int64 for each request: accepted nodes, or 0 for a row that is not active;
-            whether its numbers were finite; and `Accepted.emitted`.
+            [B, 2L+5] int64 for each request: accepted nodes, or 0 for a row that is not active;
+            whether its numbers were finite; `Accepted.emitted`; the path's nodes; its budget.
         """
         candidates = self.draft()
         trees = self.build(candidates)
@@ -207,5 +207,11 @@ class DeviceRound:
         anchors.copy_(torch.where(active > 0, walk.bonus, anchors))
         starts += lengths
         return torch.cat(
-            [lengths[:, None], accepted.sound[:, None].long(), accepted.emitted], dim=1
+            [
+                torch.stack([lengths, accepted.sound.long()], dim=1),
+                accepted.emitted,
+                walk.nodes,
+                state.budgets[self.rows, None],
+            ],
+            dim=1,
         )

@@ -139,6 +139,7 @@ class HostRound:
         for one, tree, chosen, finite in zip(running, trees, choices, sound, strict=True):
             path, bonus = walk(tree, chosen.__getitem__)
             paths.append(path)
+            one.path = path
             if not all(finite[node] for node in path):
                 one.finish_reason = "failed"
             emitted.append([*(tree.tokens[node] for node in path[1:]), bonus])
@@ -203,7 +204,7 @@ class HostRound:
         self, one: Sequence, scores: list[list[int]], candidates: list[list[int]]
     ) -> DraftTree:
         """The shape that the request's mode makes of the drafter's candidates."""
-        mode, budget, k = one.speculation.mode, one.speculation.budget, one.speculation.topk
+        mode, budget, k = one.speculation.mode, one.budget, one.speculation.topk
         drafts = [row[0] for row in candidates]
         if mode is Mode.AR:
             return chain(one.anchor, ())

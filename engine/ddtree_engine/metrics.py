@@ -18,6 +18,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from ddtree_engine.budget_tuner import BudgetTuner
 from ddtree_engine.shadow import ShadowSummary
 from ddtree_engine.stages import Stage
 
@@ -142,6 +143,21 @@ class Metrics:
         self.queue_length = Gauge(
             "ddtree_queue_length", "Requests that wait for a row.", registry=registry
         )
+        self.budget = Gauge(
+            "ddtree_budget_in_use", "Nodes besides the root, with --budget auto.", registry=registry
+        )
+        self.expected_speed = Gauge(
+            "ddtree_expected_tokens_per_second",
+            "Speed that --budget auto expects of each budget with as many requests as now.",
+            ["budget"],
+            registry=registry,
+        )
+        self.round_cost = Gauge(
+            "ddtree_expected_round_seconds",
+            "Cost of a round that --budget auto reckons with, by budget.",
+            ["budget"],
+            registry=registry,
+        )
         self.running = Gauge("ddtree_running", "Requests that hold a row.", registry=registry)
 
     def observe_round(self, mode: str, tokens: int, *, as_served: bool = True) -> None:
@@ -173,6 +189,15 @@ class Metrics:
     def skip_stages(self, stages: Mapping[Stage, float]) -> None:
         """Leave out what the stages took so far: it was warm-up."""
         self._stage_seconds = dict(stages)
+
+    def observe_budgets(self, tuner: BudgetTuner) -> None:
+        """Show what `--budget auto` has decided, and what it expects of each budget."""
+        self.budget.set(tuner.in_use)
+        for one in tuner.candidates:
+            self.round_cost.labels(str(one)).set(tuner.costs.of(one, tuner.rows))
+            expected = tuner.tokens_per_second(one)
+            if expected is not None:
+                self.expected_speed.labels(str(one)).set(expected)
 
     def observe_end(self, mode: str, outcome: str, seconds: float) -> None:
         """Count a request that left the scheduler: "stop", "length", "cancelled" or "failed"."""

@@ -41,11 +41,15 @@ class Read(NamedTuple):
         sequence: the request.
         tokens: it accepted, the bonus last.
         sound: whether its numbers were finite.
+        path: nodes of its tree that it accepted, the root first.
+        budget: nodes that its tree could have besides the root.
     """
 
     sequence: Sequence
     tokens: list[int]
     sound: bool
+    path: list[int]
+    budget: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,10 @@ class RoundPipeline:
         oldest = self._flying.popleft()
         if oldest.done is not None:
             oldest.done.synchronize()
-        return [
-            Read(one, row[2 : 2 + row[0]], bool(row[1]))
-            for one, row in zip(oldest.sequences, oldest.result.tolist(), strict=False)
-        ]
+        reads = []
+        steps = (oldest.result.shape[1] - 3) // 2
+        for one, row in zip(oldest.sequences, oldest.result.tolist(), strict=False):
+            count, sound, *rest, budget = row
+            emitted, path = rest[:count], rest[steps : steps + count]
+            reads.append(Read(one, emitted, bool(sound), path, budget))
+        return reads

@@ -83,6 +83,12 @@ class Scheduler:
         return self._decoder.max_length
 
     @property
+    def budget_in_use(self) -> int | None:
+        """The budget that the tuner has decided on; None without one."""
+        tuner = self._decoder.tuner
+        return None if tuner is None else tuner.in_use
+
+    @property
     def rounds_led_by(self) -> Literal["host", "device"]:
         """What leads the rounds."""
         return "host" if self._decoder.pipeline is None else "device"
@@ -190,6 +196,8 @@ class Scheduler:
                 self._end(job, "failed", NotFiniteError())
             else:
                 self._advance(job, tokens, sequence.finish_reason)
+        if results and self._decoder.tuner is not None:
+            self._metrics.observe_budgets(self._decoder.tuner)
         counted = any(jobs[id(sequence)].as_served for sequence, _ in results)
         self._metrics.observe_decoding(seconds, self._decoder.clock.seconds, as_served=counted)
 

@@ -32,6 +32,7 @@ class Speculation:
         mode: the shape.
         budget: nodes of a tree besides the root; used by `tree` only.
         topk: candidates a depth; used by `tree` and by the trees that `shadow` records.
+        auto: whether the decoder chooses the budget of each round, which is `budget` at most.
 
     Raises:
         RequestError: a number below 1, or over `MAX_BUDGET` or `MAX_TOPK`.
@@ -40,6 +41,7 @@ class Speculation:
     mode: Mode = Mode.TREE
     budget: int = 16
     topk: int = 8
+    auto: bool = False
 
     def __post_init__(self) -> None:
         for name, value, most in (
@@ -55,6 +57,11 @@ class Speculation:
     def drafts(self) -> bool:
         """Whether it needs the drafter."""
         return self.mode is not Mode.AR
+
+    @property
+    def tuned(self) -> bool:
+        """Whether its budget is chosen round by round."""
+        return self.auto and self.mode is Mode.TREE
 
     @property
     def candidates(self) -> int:
@@ -77,6 +84,8 @@ class Sequence:
         finish_reason: "stop" or "length" once the request has ended; "failed" when numbers on its
             own path were not finite: that round emits nothing.
         shadow: evidence of a shadow request.
+        budget: nodes besides the root of its next tree, in `tree` mode.
+        path: nodes that it accepted in its last round, where the host led it.
     """
 
     prompt: SequenceOf[int]
@@ -91,6 +100,11 @@ class Sequence:
     shadow: ShadowEvidence | None = None
     prefilled: int = 0
     row: int = -1
+    budget: int = field(init=False)
+    path: SequenceOf[int] = ()
+
+    def __post_init__(self) -> None:
+        self.budget = self.speculation.budget
 
     @property
     def decoding(self) -> bool:

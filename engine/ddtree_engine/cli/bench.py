@@ -76,8 +76,11 @@ def run(arguments: argparse.Namespace) -> int:
     target, drafter = random_models(folder, device=device, dtype=dtype)
     if drafter is None:
         modes = [one for one in modes if one.mode is Mode.AR]
-    if any(one.mode is Mode.SHADOW for one in modes) or not modes:
-        raise EngineError("bench times `ar`, `linear` and `tree`; the last two need a drafter")
+    if any(one.mode is Mode.SHADOW or one.auto for one in modes) or not modes:
+        raise EngineError(
+            "bench times `ar`, `linear` and `tree` with a budget in numbers; the last two need a "
+            "drafter"
+        )
     bench = Bench(target, drafter, rows=arguments.rows, max_length=max(prefixes))
     document: dict[str, Any] = {"shape": arguments.shape, "rows": arguments.rows, **_machine()}
     document["dtype"] = str(dtype).removeprefix("torch.")

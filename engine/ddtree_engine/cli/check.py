@@ -9,7 +9,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddtree_engine.cli.model_arguments import add_model_arguments, add_rounds_argument, load_from
+from ddtree_engine.cli.model_arguments import (
+    add_model_arguments,
+    add_rounds_argument,
+    budget,
+    load_from,
+)
 from ddtree_engine.errors import EngineError
 
 if TYPE_CHECKING:
@@ -39,10 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--modes", default=DEFAULT_MODES, help=f"default {DEFAULT_MODES}")
     parser.add_argument(
         "--budget",
-        type=int,
+        type=budget,
         default=16,
-        metavar="N",
-        help="nodes of a `tree` that names no budget of its own (default 16)",
+        metavar="N|auto",
+        help="nodes of a `tree` that names no budget of its own (default 16); auto chooses by what "
+        "rounds cost here and what is accepted",
     )
     parser.add_argument("--topk", type=int, default=8, help="candidates a depth (default 8)")
     parser.add_argument("--seed", type=int, default=0)
@@ -76,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         for entry in prompts:
             print(json.dumps(entry) if arguments.json else f"{entry['name']}")
         return 0
+    from ddtree_engine.budget_tuner import CANDIDATES, BudgetTuner
     from ddtree_engine.comparison import (
         MAX_GAP,
         Divergence,
@@ -84,6 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
         parse_mode,
     )
     from ddtree_engine.engine import choose_device_rounds
+    from ddtree_engine.round_costs import MEASURED_LENGTH, measure_costs
     from ddtree_engine.sequence import Mode, Speculation
 
     modes = [
@@ -113,11 +121,14 @@ def run(arguments: argparse.Namespace) -> int:
         reference = load_from(arguments, arguments.against, engine.dtype).decoder(
             max_length=longest
         )
+    tuned = any(mode.auto for mode in modes)
     decoder = engine.decoder(
-        max_length=longest,
+        max_length=max(longest, min(MEASURED_LENGTH, engine.max_context)) if tuned else longest,
         recurrent_state=arguments.recurrent_state,
         device_rounds=choose_device_rounds(arguments.rounds, engine.device),
     )
+    if tuned:
+        decoder.tuner = BudgetTuner(measure_costs(decoder, CANDIDATES, topk=arguments.topk))
     max_gap = MAX_GAP[engine.dtype] if arguments.max_gap is None else arguments.max_gap
     results: list[ModeResult] = []
     divergences: list[Divergence] = []

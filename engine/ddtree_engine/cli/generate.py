@@ -7,7 +7,12 @@ import json
 import sys
 from pathlib import Path
 
-from ddtree_engine.cli.model_arguments import add_model_arguments, add_rounds_argument, load_from
+from ddtree_engine.cli.model_arguments import (
+    add_model_arguments,
+    add_rounds_argument,
+    budget,
+    load_from,
+)
 from ddtree_engine.errors import EngineError, NotFiniteError
 
 SUMMARY = "Complete one prompt and print the text as it comes."
@@ -25,10 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mode", default="tree", help="ar, linear, shadow, tree, or tree:BUDGET")
     parser.add_argument(
         "--budget",
-        type=int,
+        type=budget,
         default=16,
-        metavar="N",
-        help="nodes of a `tree` that names no budget of its own (default 16)",
+        metavar="N|auto",
+        help="nodes of a `tree` that names no budget of its own (default 16); auto chooses by what "
+        "rounds cost here and what is accepted",
     )
     parser.add_argument("--topk", type=int, default=8, help="candidates a depth (default 8)")
     parser.add_argument("--max-tokens", type=int, default=128)
@@ -43,8 +49,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Generate and print; statistics go to stderr."""
     from time import perf_counter
 
+    from ddtree_engine.budget_tuner import CANDIDATES, BudgetTuner
     from ddtree_engine.comparison import parse_mode
     from ddtree_engine.engine import choose_device_rounds
+    from ddtree_engine.round_costs import MEASURED_LENGTH, measure_costs
     from ddtree_engine.sampling import SamplingParams
     from ddtree_engine.sequence import Sequence
     from ddtree_engine.text_stream import TextStream
@@ -64,10 +72,15 @@ def run(arguments: argparse.Namespace) -> int:
     sequence = Sequence(
         tokenizer.encode(prompt), arguments.max_tokens, params, speculation, tokenizer.eos_ids
     )
+    length = len(sequence.prompt) + arguments.max_tokens
     decoder = engine.decoder(
-        max_length=len(sequence.prompt) + arguments.max_tokens,
+        max_length=max(length, min(MEASURED_LENGTH, engine.max_context))
+        if speculation.auto
+        else length,
         device_rounds=choose_device_rounds(arguments.rounds, engine.device),
     )
+    if speculation.auto and engine.drafter is not None:
+        decoder.tuner = BudgetTuner(measure_costs(decoder, CANDIDATES, topk=arguments.topk))
     decoder.start(sequence)
     while not sequence.decoding:
         decoder.prefill(sequence)
@@ -91,13 +104,15 @@ def run(arguments: argparse.Namespace) -> int:
             "rounds": sequence.rounds,
             "acceptance_length": sequence.acceptance_length,
             "decode_seconds": seconds,
+            "budget_in_use": None if decoder.tuner is None else decoder.tuner.in_use,
         }
         print(json.dumps(document))
         return 0
     print(text.finish())
+    chosen = "" if decoder.tuner is None else f", budget {decoder.tuner.in_use} at the end"
     print(
         f"{len(sequence.emitted)} tokens in {sequence.rounds} rounds: acceptance length "
-        f"{sequence.acceptance_length:.2f}, {speed:.1f} tok/s (one run, not warmed up)",
+        f"{sequence.acceptance_length:.2f}, {speed:.1f} tok/s (one run, not warmed up){chosen}",
         file=sys.stderr,
     )
     return 0

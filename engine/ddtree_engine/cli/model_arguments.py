@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from ddtree_engine.budget_tuner import Budget
+
 if TYPE_CHECKING:
     from ddtree_engine.engine import Engine
 
@@ -39,6 +41,15 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="CPU threads for one operation; by default 1 for a small model, else one a core",
     )
+
+
+def budget(text: str) -> Budget:
+    """Read what `--budget` is given.
+
+    Raises:
+        ValueError: neither a number nor `auto`; argparse says so.
+    """
+    return "auto" if text == "auto" else int(text)
 
 
 def add_rounds_argument(parser: argparse.ArgumentParser) -> None:

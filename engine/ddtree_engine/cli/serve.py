@@ -6,7 +6,12 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from ddtree_engine.cli.model_arguments import add_model_arguments, add_rounds_argument, drafter_name
+from ddtree_engine.cli.model_arguments import (
+    add_model_arguments,
+    add_rounds_argument,
+    budget,
+    drafter_name,
+)
 from ddtree_engine.config import check_fit
 from ddtree_engine.config_file import read_drafter_config, read_target_config
 from ddtree_engine.server.logs import LEVELS, configure
@@ -28,11 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     speculation.add_argument(
         "--budget",
-        type=int,
+        type=budget,
         default=16,
-        metavar="N",
+        metavar="N|auto",
         help="nodes of a tree besides its root, for requests that do not say, and their most "
-        "(default 16)",
+        "(default 16); auto chooses by what rounds cost here and what requests accept",
     )
     speculation.add_argument(
         "--topk", type=int, default=8, metavar="K", help="candidates a depth (default 8)"

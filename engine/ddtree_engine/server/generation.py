@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import Request
 
+from ddtree_engine.budget_tuner import Budget
 from ddtree_engine.errors import EngineError, RequestError
 from ddtree_engine.job import Event, Job, Outcome
 from ddtree_engine.sampling import SamplingParams
@@ -162,13 +163,13 @@ def _sampling(asked: CompletionRequest | ChatRequest) -> SamplingParams:
     )
 
 
-def _budget(speculation: Speculation, block_size: int) -> int:
+def _budget(speculation: Speculation, block_size: int) -> Budget:
     """Nodes besides the root that a round verifies."""
     match speculation.mode:
         case Mode.AR:
             return 0
         case Mode.TREE:
-            return speculation.budget
+            return "auto" if speculation.auto else speculation.budget
         case Mode.LINEAR | Mode.SHADOW:
             return block_size - 1
 

@@ -62,6 +62,7 @@ def _describe(service: Service, engine: Engine, scheduler: Scheduler) -> dict[st
         "started_at": service.started_at.isoformat(),
         "mode": settings.mode,
         "budget": settings.budget,
+        "budget_in_use": scheduler.budget_in_use or settings.budget,
         "topk": settings.topk,
         "block_size": None if drafter is None else drafter.config.block_size,
         "recurrent_state": settings.recurrent_state,

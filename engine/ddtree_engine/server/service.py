@@ -13,6 +13,7 @@ from time import perf_counter
 import torch
 
 from ddtree_engine import __version__
+from ddtree_engine.budget_tuner import CANDIDATES, BudgetTuner
 from ddtree_engine.config_file import read_target_config
 from ddtree_engine.decoder import Decoder
 from ddtree_engine.engine import (
@@ -27,6 +28,7 @@ from ddtree_engine.errors import CheckpointError, EngineError, RequestError
 from ddtree_engine.inspection import plan_deployment
 from ddtree_engine.metrics import Metrics
 from ddtree_engine.notify import Notifier
+from ddtree_engine.round_costs import measure_costs
 from ddtree_engine.scheduler import Scheduler, State, UnavailableError
 from ddtree_engine.sequence import Mode, Speculation
 from ddtree_engine.server.protocol import DDTree
@@ -110,13 +112,14 @@ class Service:
         """
         ours = self.settings
         asked = asked or DDTree()
-        budget, topk = asked.budget or ours.budget, asked.topk or ours.topk
-        if budget > ours.budget:
+        budget, topk = asked.budget or ours.most_nodes, asked.topk or ours.topk
+        if budget > ours.most_nodes:
             raise RequestError(
-                f"budget {budget} is over this server's {ours.budget}",
+                f"budget {budget} is over this server's {ours.most_nodes}",
                 hint="start the server with a larger --budget",
             )
-        return Speculation(Mode(asked.mode or ours.mode), budget, topk)
+        auto = ours.budget == "auto" and asked.budget is None
+        return Speculation(Mode(asked.mode or ours.mode), budget, topk, auto)
 
     def stop(self, timeout: float) -> bool:
         """End the decode loop; return whether its thread ended in time."""
@@ -163,10 +166,15 @@ class Service:
         )
         self.notifier.status("warming up")
         begin = perf_counter()
-        decoder.rehearse(budget=settings.budget, topk=settings.topk)
-        check_device_rounds(decoder, budget=settings.budget, topk=settings.topk)
-        count = warm_up(decoder, budget=settings.budget, topk=settings.topk)
+        most = settings.most_nodes
+        decoder.rehearse(budget=most, topk=settings.topk)
+        check_device_rounds(decoder, budget=most, topk=settings.topk)
+        count = warm_up(decoder, budget=most, topk=settings.topk)
         log.info("warm-up: %d requests in %.1f s", count, perf_counter() - begin)
+        if settings.budget == "auto" and engine.drafter is not None:
+            costs = measure_costs(decoder, CANDIDATES, topk=settings.topk)
+            decoder.tuner = BudgetTuner(costs)
+            log.info("ms a round by budget: %s", costs)
         self.metrics.skip_stages(decoder.clock.seconds)
         return Scheduler(
             decoder,
@@ -218,7 +226,7 @@ def _check_memory(settings: Settings) -> None:
         choose_dtype(settings.dtype, device),
         rows=settings.max_running,
         context=_context(read_target_config(model).max_position_embeddings, settings.max_context),
-        budget=settings.budget,
+        budget=settings.most_nodes,
     )
     plan.check(*torch.cuda.mem_get_info(device))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ddtree_engine.budget_tuner import MOST, Budget
 from ddtree_engine.errors import EngineError
 from ddtree_engine.tree import MAX_BUDGET, MAX_TOPK
 
@@ -27,7 +28,7 @@ class Settings:
     dtype: str = "auto"
     threads: int | None = None
     mode: ModeName = "tree"
-    budget: int = 16
+    budget: Budget = 16
     topk: int = 8
     host: str = "127.0.0.1"
     port: int = 30001
@@ -42,7 +43,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, value, low, high in (
-            ("--budget", self.budget, 1, MAX_BUDGET),
+            ("--budget", self.most_nodes, 1, MAX_BUDGET),
             ("--topk", self.topk, 1, MAX_TOPK),
             ("--port", self.port, 0, 65535),
             ("--max-running", self.max_running, 1, 1024),
@@ -57,6 +58,11 @@ class Settings:
                 f"mode `{self.mode}` needs a drafter",
                 hint="give --drafter, or serve with --mode ar",
             )
+
+    @property
+    def most_nodes(self) -> int:
+        """Nodes besides the root that a tree may have."""
+        return MOST if self.budget == "auto" else self.budget
 
 
 def read_api_keys(path: Path) -> tuple[str, ...]:
