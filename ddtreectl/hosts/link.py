@@ -20,6 +20,7 @@ from ddtreectl.errors import DdtreectlError, UnreachableError
 from ddtreectl.hosts import authentication, host_keys
 from ddtreectl.hosts.destination import Destination
 from ddtreectl.hosts.host_keys import HostKeyError
+from ddtreectl.hosts.protocol import about
 
 HANDSHAKE_TIMEOUT = 20.0
 CHANNEL_TIMEOUT = 10.0
@@ -270,15 +271,6 @@ def _passing_failures() -> Iterator[None]:
                 raise _PassingError(text, SILENT_TRIES) from error
             text = BUSY
         raise _PassingError(text) from error
-
-
-@contextmanager
-def about(what: str) -> Iterator[None]:
-    """Say in an `UnreachableError` of the block what it is about."""
-    try:
-        yield
-    except UnreachableError as error:
-        raise type(error)(f"{what}: {error.message}", cause=error.cause, hint=error.hint) from error
 
 
 def _first(available: Sequence[str], preferred: Sequence[str]) -> tuple[str, ...]:

@@ -31,9 +31,10 @@ class Links:
                 link.close()
 
     def _find(self, address: str, settings: SshSettings, user: str | None) -> Link:
-        return self._link(resolve(address, settings, user), settings, 0)
+        return self.link(resolve(address, settings, user), settings)
 
-    def _link(self, destination: Destination, settings: SshSettings, depth: int) -> Link:
+    def link(self, destination: Destination, settings: SshSettings, depth: int = 0) -> Link:
+        """The connection to a destination, which `depth` bastions lead to another by."""
         return self._through(self._bastion(destination, settings, depth), destination, settings)
 
     def _bastion(self, destination: Destination, settings: SshSettings, depth: int) -> Link | None:
@@ -56,7 +57,7 @@ class Links:
             if (resolved.hostname, resolved.port) == (destination.hostname, destination.port):
                 continue  # as in ssh, a bastion is not reached through itself
             if number == 0:
-                via = self._link(resolved, settings, depth + 1)
+                via = self.link(resolved, settings, depth + 1)
             else:
                 via = self._through(via, resolved, settings)
         return via

@@ -2,10 +2,11 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from ddtreectl.errors import StepError
+from ddtreectl.errors import StepError, UnreachableError
 from ddtreectl.hosts.fence import Fence
 
 LONGEST_WORD = 120
@@ -61,6 +62,15 @@ class RawResult:
 
 class DeadlineError(StepError):
     """A command ran past its deadline and was given up."""
+
+
+@contextmanager
+def about(what: str) -> Iterator[None]:
+    """Say in an `UnreachableError` of the block what it is about."""
+    try:
+        yield
+    except UnreachableError as error:
+        raise type(error)(f"{what}: {error.message}", cause=error.cause, hint=error.hint) from error
 
 
 class Host(Protocol):

@@ -1,14 +1,17 @@
-"""A host that is reached over SSH."""
+"""A host that is reached over SSH. The SSH library is loaded at the first command."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ddtreectl.errors import StepError
 from ddtreectl.hosts import upload
 from ddtreectl.hosts.fence import Fence
-from ddtreectl.hosts.link import Link, about
-from ddtreectl.hosts.protocol import RawResult, Result
-from ddtreectl.hosts.remote_command import Ended, RemoteCommand
+from ddtreectl.hosts.protocol import RawResult, Result, about
+
+if TYPE_CHECKING:
+    from ddtreectl.hosts.link import Link
+    from ddtreectl.hosts.remote_command import Ended, RemoteCommand
 
 READ_DEADLINE = 60.0
 WRITE_DEADLINE = 60.0
@@ -28,7 +31,7 @@ class SshHost:
     """
 
     def __init__(
-        self, name: str, find_link: Callable[[], Link], fence: Fence | None = None
+        self, name: str, find_link: "Callable[[], Link]", fence: Fence | None = None
     ) -> None:
         self.name = name
         self._fence = fence
@@ -109,7 +112,7 @@ class SshHost:
         deadline: float,
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
-    ) -> Ended:
+    ) -> "Ended":
         with about(f"`{self.name}`"):
             ended = self._command(argv, deadline=deadline, stdin=stdin, env=env).finish()
         if self._fence is not None:
@@ -123,9 +126,11 @@ class SshHost:
         deadline: float | None,
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
-    ) -> RemoteCommand:
+    ) -> "RemoteCommand":
         with self._lock:
             link = self._link = self._link or self._find_link()
+        from ddtreectl.hosts.remote_command import RemoteCommand
+
         return RemoteCommand(
             link,
             self._fence.wrap(argv) if self._fence else argv,

@@ -6,9 +6,12 @@ compares the checksum, and renames. Cut off anywhere, it removes what it has.
 
 import re
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from ddtreectl.errors import StepError
-from ddtreectl.hosts.remote_command import Ended
+
+if TYPE_CHECKING:
+    from ddtreectl.hosts.remote_command import Ended
 
 DAMAGED = 71
 
@@ -44,7 +47,7 @@ def argv(path: str, content: bytes, mode: int) -> list[str]:
     return ["sh", "-c", _SCRIPT, "ddtreectl-upload", *words]
 
 
-def check(ended: Ended, path: str, size: int, host: str) -> None:
+def check(ended: "Ended", path: str, size: int, host: str) -> None:
     """Make sure that an upload has ended well.
 
     Raises:

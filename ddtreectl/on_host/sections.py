@@ -68,6 +68,10 @@ class Job:
             self.pid = os.fork()
             if not self.pid:
                 run(names, sections, ends)
+            try:  # noqa: SIM105 - contextlib is slow to import
+                os.setpgid(self.pid, self.pid)  # whoever comes first: it can be killed from here on
+            except OSError:
+                pass
         else:
             argv = ["sh", "-c", sections[names[0]][2][0]]
             actions = [(os.POSIX_SPAWN_DUP2, own, end) for own, end in ends]
