@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from ddtreectl.apply.router import Router
 
 ASK_AGAIN = 3
+SERVICES = ("systemd", "units", "unit_files", "ports", "processes", "records", "answers")
+"""The sections that say what serves."""
+
 GONE = "it boots, or its network is gone; it is looked at again when it answers"
 
 
@@ -179,25 +182,44 @@ class Session:
 
     def slots(self) -> HostFacts:
         """What serves in the slots, and what is recorded of them."""
-        return self.certain(
-            *("systemd", "units", "unit_files", "ports", "processes", "records", "answers")
-        )
+        return self.certain(*SERVICES)
 
-    def certain(self, *sections: str) -> HostFacts:
+    def certain(
+        self, *sections: str, needed: Collection[str] | None = None, times: int = ASK_AGAIN
+    ) -> HostFacts:
         """The facts of `sections` without a gap: what is not known must not be acted on.
 
+        Args:
+            sections: what is asked for.
+            needed: those of them that must not be missing; all of them if left out.
+            times: how often it is asked at the most.
+
         Raises:
-            StepError: the host does not tell, though it was asked more than once.
+            StepError: the host does not tell.
         """
-        for _ in range(ASK_AGAIN):
-            facts = self.gather(only=sections)
-            if not facts.missing:
+        asked = 0
+        while True:
+            facts, asked = self.gather(only=sections), asked + 1
+            late = self.late(facts, sections if needed is None else needed, asked)
+            if late is None:
                 return facts
+            if asked >= times:
+                raise late
+
+    def late(self, facts: HostFacts, needed: Collection[str], times: int = 1) -> StepError | None:
+        """What to say of facts that lack some of the `needed` sections; None where they do not.
+
+        A service of which nothing was told in time is not one that has failed.
+        """
+        missing = [name for name in facts.missing if name in needed]
+        if not missing:
+            return None
         every = host_facts.sections(self.scope())
-        limits = ", ".join(f"{name} within {every[name].deadline:g} s" for name in facts.missing)
-        raise StepError(
+        limits = ", ".join(f"{name} within {every[name].deadline:g} s" for name in missing)
+        asked = f"asked {times} times" if times > 1 else "asked once"
+        return StepError(
             f"`{self.host.name}` does not say in time what is to be known of it",
-            cause=f"asked {ASK_AGAIN} times, it did not tell: {limits}",
+            cause=f"{asked}, it did not tell: {limits}",
             hint="is it overloaded, or its temporary folder full? `uptime` and `df /tmp` there say "
             "it; then try again",
         )

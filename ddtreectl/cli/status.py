@@ -11,7 +11,7 @@ import typer
 from ddtreectl.apply.generating import with_generations
 from ddtreectl.apply.lock import holder
 from ddtreectl.apply.router import Router, unreachable
-from ddtreectl.apply.session import Session
+from ddtreectl.apply.session import SERVICES, Session
 from ddtreectl.apply.watch import Watch
 from ddtreectl.cli import output, status_table
 from ddtreectl.cli.context import Json, context
@@ -82,13 +82,19 @@ def status(
 
 
 def _look(session: Session, *, generate: bool) -> HostStatus:
-    facts = session.gather(only=STATUS)
+    facts = session.certain(*STATUS, needed=SERVICES, times=2)
     found = state_of(session, facts)
     return with_generations(session, found, list(facts.records.generations)) if generate else found
 
 
 def state_of(session: Session, facts: HostFacts) -> HostStatus:
-    """The state of a host, from what its probe has told."""
+    """The state of a host, from what its probe has told.
+
+    Raises:
+        StepError: it has not told in time what serves.
+    """
+    if late := session.late(facts, SERVICES):
+        raise late
     session.remember(seen(session.host.name, session.entry, facts))
     locked = holder(facts.records, session.operator) is not None
     found = host_status(session.host.name, session.entry, facts, now=time.time(), locked=locked)

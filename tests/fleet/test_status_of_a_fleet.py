@@ -32,6 +32,24 @@ def hosts(document: dict[str, Any]) -> dict[str, Any]:
     return {entry["host"]: entry for entry in document["hosts"]}
 
 
+def test_what_is_not_told_in_time_is_unknown_and_has_not_failed(
+    fleet: Fleet, operator: Operator
+) -> None:
+    slow = fleet.hosts["h2"].root / "usr/local/bin/systemctl"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    try:
+        done = operator.run("status", "--json")
+    finally:
+        slow.unlink()
+    found = hosts(json.loads(done.stdout))
+    assert done.returncode == 3
+    assert found["h1"]["reachable"]
+    assert "does not say in time" in found["h2"]["error"]
+    assert "asked 2 times, it did not tell: units within 15 s" in found["h2"]["cause"]
+    assert "is it overloaded" in found["h2"]["hint"]
+
+
 def test_one_login_a_host_tells_all(fleet: Fleet, operator: Operator) -> None:
     before = {name: logins(fleet, name) for name in fleet.hosts}
     done = operator.run("status", "--json")

@@ -75,6 +75,7 @@ class Hold:
         )
         fresh.chmod(0o755)
         fresh.replace(script)
+        self._installed = True
 
     def reached(self, deadline: float = 30.0) -> str:
         """Wait until a call is held; its process id on the host and its arguments.
@@ -108,5 +109,9 @@ class Hold:
         self.release()
 
     def _remove_script(self) -> None:
+        """Once: what is in its place afterwards is another one's."""
+        if not self._installed:
+            return
+        self._installed = False
         with contextlib.suppress(OSError, LabError):  # the host may be down, or installed anew
             (self._find_root() / self._place).unlink()
