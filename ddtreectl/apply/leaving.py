@@ -83,8 +83,23 @@ class Leaving:
         found = Place(host, entry, slot, entry.slots[slot])
         return self._should(found, self.facts[host]) is not None
 
-    def known(self, entry: Place) -> SlotMove:
-        """What serves in a slot, as far as anybody knows."""
+    def nothing(self, entry: Place) -> str:
+        """Why nothing leaves a slot, and what would."""
+        said = f"nothing is to serve in {entry.host_name}/{entry.slot_name}"
+        facts = self.facts.get(entry.host_name)
+        stopped = facts is not None and entry.slot_name in facts.records.stopped
+        if not (facts and stopped and entry.slot.gpus and last_good(entry, facts)):
+            return said
+        gpu = f"{entry.host_name}:{entry.slot.gpus[0]}"
+        return f"{said}: it was stopped on purpose; `ddtreectl migrate {gpu}` moves it all the same"
+
+    def known(self, entry: Place, *, named: bool = False) -> SlotMove:
+        """What serves in a slot, as far as anybody knows.
+
+        Args:
+            entry: the slot.
+            named: whether its GPU is named: what was stopped on purpose leaves it too, then.
+        """
         facts, move = self.facts.get(entry.host_name), self.under_way(entry)
         opened = facts is not None and entry.slot_name not in facts.records.moved
         if move and move.state == "fenced" and opened:
@@ -95,6 +110,8 @@ class Leaving:
             now = serving(entry, facts)
             serves = now is not None and self._answers(entry, facts)
             found = now if now and now.status == "good" else self._should(entry, facts)
+            if found is None and named and entry.slot_name not in facts.records.moved:
+                found = last_good(entry, facts)
             if found and found.service:
                 service, number, source = found.service, found.number, entry.host_name
         elif kept := self.services.of(entry.host_name, entry.slot_name):

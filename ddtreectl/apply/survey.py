@@ -74,13 +74,13 @@ class Survey:
         finding = self.finding()
         notes, leaving = [], []
         for entry in self.source.places:
-            known = self.leaving.known(entry)
+            known = self.leaving.known(entry, named=self.source.gpu is not None)
             if entry.slot.protected and self.source.gpu is None and not known.under_way:
                 notes.append(f"{known.name} is protected: it moves only when its GPU is named")
             elif known.state == "fenced" and known.under_way and not self._stale(known):
                 notes.append(f"{known.name} has moved to {known.under_way.target} already")
             elif known.service is None and not known.refusals:
-                notes.append(f"nothing is to serve in {known.name}")
+                notes.append(self.leaving.nothing(entry))
             elif not resume or known.under_way:
                 leaving.append(known)
         if resume and not leaving:
@@ -210,9 +210,13 @@ class Survey:
             tail = ""
             if move and not self.target:
                 tail = f"; its move to {move.target} was begun: name another TARGET to leave that"
-            why = why or "the inventory has no other one"
+            itself = self.target and self.target.host_name == known.source.host_name
+            none = "it is the slot that it leaves" if itself else "the inventory has no other one"
+            why = why or none
             refused = (f"no slot takes {known.name}: {why}{tail}",)
         placed = replace(known, placement=found, target=found.chosen, refusals=refused)
+        if refused:
+            return placed
         return replace(placed, downtime=downtime(placed, self._took(known)))
 
     @property

@@ -21,12 +21,17 @@ VARIABLE = "DDTREECTL_INVENTORY"
 DEFAULT = "local.yaml"
 
 
+LONGEST_REASON = 300
+
+
 def _one_line(reason: str) -> str:
     """A reason is shown beside what others wrote, so it may not look like more lines of that."""
     if not reason.strip():
         raise UsageError("`--reason` is empty")
     if len(reason.splitlines()) > 1:
         raise UsageError("`--reason` has several lines", hint="say it in one")
+    if len(reason) > LONGEST_REASON:
+        raise UsageError(f"`--reason` is longer than {LONGEST_REASON} characters")
     return reason.strip()
 
 

@@ -14,12 +14,13 @@ from ddtreectl.apply.kept_cordons import KeptCordons
 from ddtreectl.apply.kept_moves import KeptMoves, KeptServices
 from ddtreectl.apply.leaving import Wanted
 from ddtreectl.apply.migrate import Migration, Moved
+from ddtreectl.apply.move_records import REASON
 from ddtreectl.apply.survey import Survey
 from ddtreectl.cli import output
 from ddtreectl.cli.context import Context, DryRun, Json, LockWait, context
 from ddtreectl.errors import ExitCode, StepError, UnreachableError, UsageError
 from ddtreectl.facts.moves import Move
-from ddtreectl.inventory.select import find_target
+from ddtreectl.inventory.select import find_slots
 from ddtreectl.inventory.service import Mode
 from ddtreectl.plan.migration import MigrationPlan, SlotMove
 
@@ -105,8 +106,8 @@ def _survey(opened: Context, source: str, target: str | None, wanted: Wanted) ->
     return Survey(
         inventory=inventory,
         sessions=sessions,
-        source=find_target(inventory, source),
-        target=find_target(inventory, target) if target else None,
+        source=find_slots(inventory, source),
+        target=find_slots(inventory, target) if target else None,
         wanted=wanted,
         moves=KeptMoves(opened.path()),
         services=KeptServices(opened.path()),
@@ -292,6 +293,16 @@ def _undone(survey: Survey) -> list[Move]:
             raise UnreachableError(
                 f"`{host}` cannot be reached: {survey.unreachable[host]}",
                 hint="an undo has to be sure of both hosts",
+            )
+    cordons = survey.facts[source].records.cordons
+    gpus = survey.facts[source].gpus
+    indices = [index for entry in survey.source.places for index in entry.slot.gpus]
+    for cordon in cordons:
+        held = cordon.gpu is None or any(cordon.covers(index, gpus) for index in indices)
+        if held and not (cordon.kept == "host" and cordon.reason.startswith(REASON)):
+            raise StepError(
+                f"{survey.source} cannot serve: {cordon}",
+                hint=f"`ddtreectl uncordon {survey.source}` ends that",
             )
     if finding := survey.finding():
         raise StepError(

@@ -161,9 +161,21 @@ def find_target(inventory: Inventory, text: str) -> Target:
     host = find_host(inventory, name)
     if not colon:
         return Target(name, host, None)
-    if not (index.isascii() and index.isdecimal() and int(index[:4]) < MAX_GPUS):
+    if not (index.isascii() and index.isdecimal() and len(index) < 4 and int(index) < MAX_GPUS):
         raise UsageError(
             f"`{text}` is neither a host nor one of its GPUs",
             hint=f"a GPU is named by its index, as in `{name}:1`",
         )
     return Target(name, host, int(index))
+
+
+def find_slots(inventory: Inventory, text: str) -> Target:
+    """What `HOST` or `HOST:GPU` means, where it has to have a slot.
+
+    Raises:
+        UsageError: no such host, or no slot of it has the GPU.
+    """
+    target = find_target(inventory, text)
+    if target.gpu is not None:
+        find_place(inventory, target.host_name, gpu=target.gpu)
+    return target

@@ -64,7 +64,9 @@ def test_a_host_that_cannot_be_reached_is_cordoned_for_this_inventory(
     assert KeptCordons(Path(NOBODY_LISTENS)).of("ct129") == ()
 
 
-@pytest.mark.parametrize("target", ["ct129:", "ct129:x", "ct129:64", "ct129:-1", "ct129:1:2"])
+@pytest.mark.parametrize(
+    "target", ["ct129:", "ct129:x", "ct129:64", "ct129:-1", "ct129:1:2", "ct129:00019"]
+)
 def test_a_target_is_a_host_or_an_index(
     target: str, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,7 +75,7 @@ def test_a_target_is_a_host_or_an_index(
     assert not state.exists()
 
 
-@pytest.mark.parametrize("reason", ["", " \n", "fans\nGPU 1: ok", "fans\u2028GPU 1: ok"])
+@pytest.mark.parametrize("reason", ["", " \n", "fans\nGPU 1: ok", "fans\u2028GPU 1: ok", "x" * 301])
 @pytest.mark.parametrize("words", [["cordon", "ct129"], ["drain", "ct129"], ["lock", "break"]])
 def test_a_reason_is_one_line(
     words: list[str], reason: str, state: Path, capsys: pytest.CaptureFixture[str]

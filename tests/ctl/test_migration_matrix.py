@@ -135,7 +135,12 @@ def test_a_stopped_slot_has_nothing_to_move(survey: Survey) -> None:
     }
     planned = survey.plan()
     assert planned.empty
-    assert planned.notes == ("nothing is to serve in ct129/gpu1",)
+    (note,) = planned.notes
+    assert "stopped on purpose; `ddtreectl migrate ct129:1` moves it all the same" in note
+    survey.source = find_target(survey.inventory, "ct129:1")
+    (moved,) = survey.plan().moves
+    assert moved.target is not None
+    assert moved.downtime.startswith("it is down now; ")
 
 
 def test_a_protected_service_moves_only_when_it_is_named(survey: Survey, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ FELL_OFF = (
 )
 UNCONTAINED = "NVRM: Xid (PCI:0000:1b:00): 95, pid=7, name=python3, Uncontained: LTC TAG"
 OF_AN_APPLICATION = (
-    "NVRM: Xid (PCI:0000:1b:00): 31, pid=7, name=python3, MMU Fault: ENGINE GRAPHICS"
+    "NVRM: Xid (PCI:0000:1b:00): 31, pid=1, name=systemd, MMU Fault: ENGINE GRAPHICS"
 )
 WRAPPER = "wrapper.service"
 NAMES = ("ct129", "ct200")
