@@ -15,8 +15,13 @@ def tell_systemd() -> None:
 
 
 def tell_unit_files(units: "list[str]", marker: str) -> None:
-    """Print the unit files that exist, each after a line that names it."""
+    """Print the unit files that exist, each after a line that names it.
+
+    One that is masked, a link to /dev/null, is no file.
+    """
     for path in units:
+        if not os.path.isfile(path):
+            continue
         try:
             with open(path, encoding="utf-8", errors="replace", newline="") as file:
                 text = file.read()

@@ -381,6 +381,7 @@ def test_an_interpreter_and_a_shell_find_the_same_records_and_units(tmp_path: Pa
     }.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
+    Path(layout.unit("ddtree-gpu0-linear.service")).symlink_to("/dev/null")  # masked
     every = host.sections(scope)
     asked = {name: every[name] for name in ("systemd", "records", "unit_files")}
     facts, by_shell = (
