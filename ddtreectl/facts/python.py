@@ -6,18 +6,21 @@ from shlex import quote
 from ddtreectl.facts.output import Output, json_object
 
 _SCRIPT = """
-import json, platform, sys, sysconfig
+import os, sys, sysconfig
+from importlib.machinery import PathFinder
 try:
-    import ensurepip, venv
-    complete = True
-except ImportError:
-    complete = False
-print(json.dumps({
-    "version": list(sys.version_info[:3]), "implementation": sys.implementation.cache_tag,
-    "platform": sysconfig.get_platform(), "libc": " ".join(platform.libc_ver()),
-    "venv": complete,
-}))
+    libc = os.confstr("CS_GNU_LIBC_VERSION")
+except (ValueError, OSError):
+    libc = None
+if not libc:
+    import platform
+    libc = " ".join(platform.libc_ver())
+complete = PathFinder.find_spec("ensurepip") and PathFinder.find_spec("venv")
+print('{"version": %s, "implementation": "%s", "platform": "%s", "libc": "%s", "venv": %s}' % (
+    list(sys.version_info[:3]), sys.implementation.cache_tag, sysconfig.get_platform(), libc,
+    "true" if complete else "false"))
 """
+"""Without `json` and `platform`, which take three times as long to import as this to run."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Python:
 
 def command(python: str) -> str:
     """Ask the interpreter `python` what it is."""
-    return f"{quote(python)} -c {quote(_SCRIPT)}"
+    return f"{quote(python)} -IS -c {quote(_SCRIPT)}"
 
 
 def parse(output: Output) -> Python | None:

@@ -3,9 +3,11 @@
 import json
 import math
 import os
+import platform
 import socket
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable
 from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
@@ -394,6 +396,17 @@ def test_an_interpreter_and_a_shell_find_the_same_records_and_units(tmp_path: Pa
     assert [entry.status for entry in facts.records.generations] == ["failed"]
     assert set(facts.unit_files) == {"ddtree-gpu0-tree.service"}
     assert len(facts.records.cordons) == len(facts.records.environments) == 1
+
+
+def test_the_interpreter_and_its_abi_are_those_that_it_has() -> None:
+    asked = python.command(sys.executable)
+    said = subprocess.run(["sh", "-c", asked], capture_output=True, text=True, check=True).stdout
+    found = python.parse(Output(0, said))
+    assert found is not None
+    assert found.version == sys.version_info[:3]
+    tag, libc = sys.implementation.cache_tag, " ".join(platform.libc_ver())
+    assert found.abi == f"{tag} {sysconfig.get_platform()} {libc}"
+    assert found.has_venv
 
 
 def test_the_listeners_are_found_without_ss() -> None:
