@@ -25,7 +25,7 @@ def choose_nodes(
     if runs_kernel(logits):
         from ddtree_engine.ops.choose_nodes import kernel
 
-        if kernel.supports(logits):
+        if kernel.supports(logits, filters=filters):
             with torch.cuda.device(logits.device):
                 return kernel.choose_nodes(
                     logits, depths, starts, params, depth=depth, filters=filters
