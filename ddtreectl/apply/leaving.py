@@ -10,7 +10,7 @@ from ddtreectl.facts.moves import Move
 from ddtreectl.facts.records import Generation
 from ddtreectl.inventory.model import Inventory
 from ddtreectl.inventory.select import Place, checked, service_for
-from ddtreectl.inventory.service import Mode
+from ddtreectl.inventory.service import Budget, Mode
 from ddtreectl.plan.migration import SlotMove
 from ddtreectl.plan.wish import last_good, serving
 
@@ -26,7 +26,7 @@ class Wanted:
     """
 
     mode: Mode | None = None
-    budget: int | None = None
+    budget: Budget | None = None
     topk: int | None = None
 
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -37,7 +38,7 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: Mode
-    budget: int | None = None
+    budget: int | Literal["auto"] | None = None
     topk: int | None = None
     model: str | None = None
     drafter: str | None = None

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ddtreectl.apply.router import Router
     from ddtreectl.apply.session import Session
     from ddtreectl.inventory.model import Inventory
+    from ddtreectl.inventory.service import Budget
 
 VARIABLE = "DDTREECTL_INVENTORY"
 DEFAULT = "local.yaml"
@@ -33,6 +34,22 @@ def _one_line(reason: str) -> str:
     if len(reason) > LONGEST_REASON:
         raise UsageError(f"`--reason` is longer than {LONGEST_REASON} characters")
     return reason.strip()
+
+
+def read_budget(text: str | None) -> "Budget | None":
+    """What `--budget` says.
+
+    Raises:
+        UsageError: neither a number nor `auto`.
+    """
+    if text is None:
+        return None
+    if text == "auto":
+        return "auto"
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"`--budget` takes a number or `auto`, got `{text}`") from None
 
 
 Reason = Annotated[

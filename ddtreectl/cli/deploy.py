@@ -8,7 +8,7 @@ from ddtreectl.apply.deploy import Deployment
 from ddtreectl.apply.roll import Rules
 from ddtreectl.apply.roll_journal import Request
 from ddtreectl.cli import one_slot, roll
-from ddtreectl.cli.context import DryRun, Gpu, Json, LockWait, Port, SlotName, context
+from ddtreectl.cli.context import DryRun, Gpu, Json, LockWait, Port, SlotName, context, read_budget
 from ddtreectl.cli.services import service_of
 from ddtreectl.errors import UsageError
 from ddtreectl.inventory.select import find_place
@@ -25,7 +25,10 @@ def deploy(
     ] = None,
     mode: Annotated[Mode | None, typer.Option("--mode", help="How the service decodes.")] = None,
     budget: Annotated[
-        int | None, typer.Option("--budget", help="Nodes of the tree besides the root.")
+        str | None,
+        typer.Option(
+            "--budget", metavar="N|auto", help="Nodes of the tree besides the root; `auto` chooses."
+        ),
     ] = None,
     topk: Annotated[
         int | None, typer.Option("--topk", help="Candidates for each depth of the tree.")
@@ -95,7 +98,7 @@ def deploy(
         raise UsageError("a deploy names a host and a `--mode`", hint="`ddtreectl deploy --help`")
     request = Request(
         mode=mode,
-        budget=budget,
+        budget=read_budget(budget),
         topk=topk,
         model=model,
         drafter=drafter,

@@ -17,7 +17,7 @@ from ddtreectl.apply.migrate import Migration, Moved
 from ddtreectl.apply.move_records import REASON
 from ddtreectl.apply.survey import Survey
 from ddtreectl.cli import output
-from ddtreectl.cli.context import Context, DryRun, Json, LockWait, context
+from ddtreectl.cli.context import Context, DryRun, Json, LockWait, context, read_budget
 from ddtreectl.errors import ExitCode, StepError, UnreachableError, UsageError
 from ddtreectl.facts.moves import Move
 from ddtreectl.inventory.select import find_slots
@@ -42,7 +42,12 @@ def migrate(
         Mode | None, typer.Option("--mode", help="Where nobody knows it: how the service decodes.")
     ] = None,
     budget: Annotated[
-        int | None, typer.Option("--budget", help="Likewise: nodes of the tree besides the root.")
+        str | None,
+        typer.Option(
+            "--budget",
+            metavar="N|auto",
+            help="Likewise: nodes of the tree besides the root; `auto` chooses.",
+        ),
     ] = None,
     topk: Annotated[
         int | None, typer.Option("--topk", help="Likewise: candidates for each depth.")
@@ -69,7 +74,7 @@ def migrate(
         raise UsageError("`--resume` and `--undo` go in different directions")
     opened = context(ctx)
     began = time.monotonic()
-    survey = _survey(opened, source, target, Wanted(mode, budget, topk))
+    survey = _survey(opened, source, target, Wanted(mode, read_budget(budget), topk))
     interrupts = Interrupts(output.progress)
     for session in survey.sessions.values():
         session.interrupts = interrupts

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ddtreectl.cli import output
-from ddtreectl.cli.context import Gpu, HostName, Json, Port, SlotName, context
+from ddtreectl.cli.context import Gpu, HostName, Json, Port, SlotName, context, read_budget
 from ddtreectl.errors import ExitCode
 from ddtreectl.facts.gpu import unknown
 from ddtreectl.inventory.select import find_place, service_for
@@ -19,7 +19,10 @@ def render(
     host: HostName,
     mode: Annotated[Mode, typer.Option("--mode", help="How the service decodes.")],
     budget: Annotated[
-        int | None, typer.Option("--budget", help="Nodes of the tree besides the root.")
+        str | None,
+        typer.Option(
+            "--budget", metavar="N|auto", help="Nodes of the tree besides the root; `auto` chooses."
+        ),
     ] = None,
     topk: Annotated[
         int | None, typer.Option("--topk", help="Candidates for each depth of the tree.")
@@ -45,7 +48,7 @@ def render(
     inventory = opened.inventory()
     place = find_place(inventory, host, slot=slot, gpu=gpu, port=port)
     service = service_for(
-        inventory, place, mode, budget=budget, topk=topk, model=model, drafter=drafter
+        inventory, place, mode, budget=read_budget(budget), topk=topk, model=model, drafter=drafter
     )
     unit = render_unit(
         layout=place.layout,

@@ -130,7 +130,7 @@ def _row(service: ServiceStatus) -> list[str]:
         service.host,
         service.slot,
         service.mode or "?",
-        _number(service.budget),
+        NONE if service.budget is None else str(service.budget),
         str(service.port),
         f"[{style}]{service.health}[/]",
         str(service.generation),

@@ -27,7 +27,7 @@ class Told:
         status: its own word for its state, such as `draining`.
         version: of the server program.
         mode: `linear`, `shadow` or `tree`.
-        budget: nodes of the tree besides the root.
+        budget: nodes of the tree besides the root; those in use, where the engine chooses.
         topk: candidates for each depth.
         max_running: requests that it decodes at the same time; SGLang lowers this to what fits.
         acceptance_length: tokens a round (τ) since the start.
@@ -91,7 +91,7 @@ def _engine(info: Mapping[str, object]) -> Told:
         alive=False,
         version=_text(info, "version"),
         mode=_text(info, "mode"),
-        budget=as_int(info.get("budget")),
+        budget=as_int(info.get("budget_in_use", info.get("budget"))),
         topk=as_int(info.get("topk")),
         max_running=as_int(info.get("max_running")),
         acceptance_length=as_float(totals.get("acceptance_length")),

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from ddtreectl.errors import UsageError
 from ddtreectl.inventory.layout import Layout
 from ddtreectl.inventory.model import HostEntry, Inventory, Slot
-from ddtreectl.inventory.service import Mode, ServiceSpec
+from ddtreectl.inventory.service import Budget, Mode, ServiceSpec
 
 MAX_GPUS = 64
 
@@ -89,7 +89,7 @@ def service_for(
     place: Place,
     mode: Mode,
     *,
-    budget: int | None = None,
+    budget: Budget | None = None,
     topk: int | None = None,
     model: str | None = None,
     drafter: str | None = None,

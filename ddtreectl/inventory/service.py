@@ -4,7 +4,14 @@ import re
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    model_validator,
+)
 
 BUNDLED = "bundled"
 """The name of the demo model and drafter that the engine's wheel carries."""
@@ -103,12 +110,34 @@ class SglangSettings(Strict):
     ] = ()
 
 
+MAX_BUDGET = 1024
+
+
+def _budget(value: object) -> int | Literal["auto"]:
+    if value == "auto":
+        return "auto"
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_BUDGET:
+        raise ValueError(f"must be `auto`, or a number from 1 to {MAX_BUDGET}")
+    return value
+
+
+Budget = Annotated[
+    int | Literal["auto"],
+    PlainValidator(
+        _budget,
+        json_schema_input_type=Annotated[int, Field(ge=1, le=MAX_BUDGET)] | Literal["auto"],
+    ),
+]
+"""Nodes of a tree besides the root; `auto` lets the engine choose."""
+
+
 class ServiceSettings(Strict):
     """What a service runs with; every field can be set for all slots and for one slot.
 
     Attributes:
         backend: the server program: `engine` (ddtree-engine) or `sglang`.
-        budget: nodes of the tree besides the root, so `budget` + 1 tokens are verified a round.
+        budget: nodes of the tree besides the root, so `budget` + 1 tokens are verified a round;
+            `auto` lets the engine choose.
         topk: candidates for each depth of the tree.
         model: the target model.
         drafter: the drafter that proposes tokens for the target.
@@ -123,7 +152,7 @@ class ServiceSettings(Strict):
     """
 
     backend: Literal["engine", "sglang"] = "engine"
-    budget: Annotated[int, Field(ge=1, le=1024)] = 16
+    budget: Budget = 16
     topk: Annotated[int, Field(ge=1, le=64)] = 8
     model: ModelReference = BUNDLED
     drafter: ModelReference = BUNDLED
@@ -177,6 +206,8 @@ def sglang_objection(settings: ServiceSettings, *, on_cpu: bool) -> str:
         return "backend `sglang` runs on GPUs"
     if BUNDLED in {settings.model, settings.drafter}:
         return "backend `sglang` serves a `model` and a `drafter` of the host"
+    if settings.budget == "auto":
+        return "backend `sglang` takes a `budget` in numbers"
     if settings.api_key:
         return (
             "backend `sglang` takes keys in its arguments alone, where every user reads them: "

@@ -14,7 +14,7 @@ from ddtreectl.facts.records import Generation
 from ddtreectl.facts.systemd import Unit
 from ddtreectl.inventory.model import HostEntry
 from ddtreectl.inventory.select import Place
-from ddtreectl.inventory.service import ServiceSpec
+from ddtreectl.inventory.service import Budget, ServiceSpec
 from ddtreectl.plan.drained import drained
 from ddtreectl.plan.gpu_report import GpuReport, gpu_report
 from ddtreectl.plan.moves import MoveRemark, move_remarks
@@ -47,7 +47,7 @@ class ServiceStatus:
         mode: `linear`, `shadow` or `tree`; what the service says, else what was deployed.
         backend: the server program.
         version: of the server program, as it says itself.
-        budget: nodes of the tree besides the root.
+        budget: nodes of the tree besides the root; of `auto` those in use.
         topk: candidates for each depth.
         port: where it listens.
         health: `healthy` (unit runs, owns the port, answers and is ready), `starting`, `draining`,
@@ -74,7 +74,7 @@ class ServiceStatus:
     mode: str | None
     backend: str | None
     version: str | None
-    budget: int | None
+    budget: Budget | None
     topk: int | None
     port: int
     health: Health

@@ -35,6 +35,8 @@ def argv(python: str, service: ServiceSpec, capabilities: Sequence[tuple[int, in
         capabilities: of the GPUs of its slot.
     """
     options = service.sglang
+    if service.budget == "auto":
+        raise ValueError("`sglang_objection` lets no service with this budget through")
     nodes = options.block_size if service.mode is Mode.LINEAR else service.budget + 1
     attention = attention_backend(service, capabilities)
     return [

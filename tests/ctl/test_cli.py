@@ -50,13 +50,13 @@ ERRORS: dict[str, tuple[list[str], int, str, str]] = {
     "budget": (
         ["deploy", "local", "--mode", "tree", "--budget", "0"],
         2,
-        "error: `--budget` must be greater than or equal to 1",
+        "error: `--budget` must be `auto`, or a number from 1 to 1024",
         "",
     ),
     "budget of what moves": (
         ["--inventory", NOBODY_LISTENS, "migrate", "ct200", "--mode", "tree", "--budget", "0"],
         2,
-        "error: `--budget` must be greater than or equal to 1",
+        "error: `--budget` must be `auto`, or a number from 1 to 1024",
         "",
     ),
     "several hosts": (
@@ -133,6 +133,8 @@ def test_render_prints_the_unit(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["render", "local", *words]) == 0
     text = capsys.readouterr().out
     assert " --mode tree --budget 16 --topk 8 " in text
+    assert run(["render", "local", "--mode", "tree", "--budget", "auto"]) == 0
+    assert " --mode tree --budget auto --topk 8 " in capsys.readouterr().out
     assert run(["render", "local", *words, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["text"] == text

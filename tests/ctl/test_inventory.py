@@ -91,7 +91,9 @@ def test_a_slot_that_is_not_to_be_had(wishes: dict[str, int], said: str) -> None
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"budget": 0}, "`--budget` must be greater than or equal to 1"),
+        ({"budget": 0}, "`--budget` must be `auto`, or a number from 1 to 1024"),
+        ({"budget": 1025}, "`--budget` must be `auto`, or a number from 1 to 1024"),
+        ({"budget": "16"}, "`--budget` must be `auto`, or a number from 1 to 1024"),
         ({"topk": 65}, "`--topk` must be less than or equal to 64"),
         ({"model": "models/x", "drafter": "/d"}, "neither `bundled` nor an absolute path"),
         ({"model": "/srv/m"}, "name both `model` and `drafter`"),
@@ -103,3 +105,14 @@ def test_an_option_out_of_range(options: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError) as caught:
         service_for(inventory, find_place(inventory, "local"), Mode.TREE, **options)
     assert said in caught.value.message
+
+
+def test_a_budget_that_the_engine_chooses() -> None:
+    inventory = parse(
+        "defaults: {budget: auto}\n"
+        "hosts: {h: {address: 10.0.0.1, slots: {gpu0: {gpus: [0], port: 30000}}}}\n",
+        "fleet.yaml",
+    )
+    place = find_place(inventory, "h")
+    assert service_for(inventory, place, Mode.TREE).budget == "auto"
+    assert service_for(inventory, place, Mode.TREE, budget=31).budget == 31

@@ -58,6 +58,12 @@ def test_tree_serves_swaps_to_linear_and_comes_back(real_machine: Machine) -> No
     assert back.returncode == 0, back.stderr
     service = machine.service()
     assert (service["mode"], service["budget"], service["generation"]) == ("tree", 16, 1)
+
+    chooses = machine.deploy("tree", "--budget", "auto")
+    assert chooses.returncode == 0, chooses.stderr
+    service = machine.service()
+    assert (service["mode"], service["health"]) == ("tree", "healthy")
+    assert service["budget"] in (3, 7, 15, 31, 63, 127), "what is in use, and not `auto`"
     assert machine.run("stop").returncode == 0
     assert machine.processes_of_slot() == []
 
