@@ -19,8 +19,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ddtree_engine.errors import RequestError
+from ddtree_engine.ops.choose_nodes import choose_nodes
 from ddtree_engine.sampling import (
     SamplingParams,
+    SamplingTensors,
     choose,
     filter_logits,
     gumbel_from_words,
@@ -221,6 +223,8 @@ class TestParams:
             ({"temperature": math.nan}, "temperature"),
             ({"temperature": math.inf}, "temperature"),
             ({"temperature": 1e-9}, "temperature"),
+            ({"temperature": 1.01e4}, "temperature"),
+            ({"temperature": 1e39}, "temperature"),
             ({"top_k": -1}, "top_k"),
             ({"top_p": 0.0}, "top_p"),
             ({"top_p": 1.01}, "top_p"),
@@ -236,6 +240,27 @@ class TestParams:
     def test_defaults_are_greedy(self) -> None:
         assert SamplingParams().greedy
         assert not SamplingParams(temperature=1e-4).greedy
+
+    @pytest.mark.parametrize("temperature", [0.0, 1e-4, 1e4])
+    @pytest.mark.parametrize("top_k", [0, 1, 2**31, 2**63, 2**70])
+    @pytest.mark.parametrize("top_p", [5e-324, 1e-9, 1.0])
+    @pytest.mark.parametrize("seed", [-(2**63), 2**64 - 1])
+    def test_whatever_is_accepted_the_device_can_hold(
+        self, temperature: float, top_k: int, top_p: float, seed: int
+    ) -> None:
+        params = SamplingParams(temperature, top_k, top_p, seed)
+        logits = normal_logits(1, 3, 40)
+        chosen = choose_nodes(
+            logits,
+            torch.tensor([[0, 1, 1]]),
+            torch.tensor([11]),
+            SamplingTensors.of([params], torch.device("cpu")),
+            depth=1,
+            filters=params.filters,
+        )
+        assert chosen[0].tolist() == choose(logits[0], torch.tensor([12, 13, 13]), params).tolist()
+        if temperature == 0.0 or top_k == 1 or top_p < 1e-3:
+            assert chosen.tolist() == logits.argmax(-1).tolist()
 
 
 class TestChoose:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,13 +13,20 @@ from ddtree_engine.errors import RequestError
 MIN_TEMPERATURE = 1e-4
 """Lowest temperature above 0: below it float32 scores would drown the noise."""
 
+MAX_TEMPERATURE = 1e4
+"""Highest temperature: at it nearly all tokens are alike, and float32 still holds it with ease."""
+
+MAX_TOP_K = 2**31 - 1
+"""More than any vocabulary has: whatever is above keeps all tokens as well."""
+
 
 @dataclass(frozen=True)
 class SamplingParams:
     """How one request chooses its tokens.
 
     Attributes:
-        temperature: 0 is greedy (argmax, lowest id on a tie); else `MIN_TEMPERATURE` or more.
+        temperature: 0 is greedy (argmax, lowest id on a tie); else from `MIN_TEMPERATURE` to
+            `MAX_TEMPERATURE`.
         top_k: keep this many most probable tokens; 0 keeps all.
         top_p: keep the smallest set of most probable tokens whose mass reaches this; in (0, 1].
         seed: 64 bits, signed or unsigned; the noise of the request.
@@ -35,9 +41,10 @@ class SamplingParams:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not (self.greedy or MIN_TEMPERATURE <= self.temperature < math.inf):
+        if not (self.greedy or MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE):
             raise RequestError(
-                f"temperature must be 0, or from {MIN_TEMPERATURE:g} up, got {self.temperature}",
+                f"temperature must be 0, or from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}, "
+                f"got {self.temperature}",
                 hint="0 chooses the most probable token each time",
             )
         if self.top_k < 0:
@@ -101,7 +108,7 @@ class SamplingTensors:
     def set(self, row: int, params: SamplingParams) -> None:
         """Write the parameters of one request."""
         self.temperatures[row] = params.temperature
-        self.top_ks[row] = params.top_k
+        self.top_ks[row] = min(params.top_k, MAX_TOP_K)
         self.top_ps[row] = params.top_p
         self.seeds[row] = params.seed - (1 << 64) if params.seed >= 1 << 63 else params.seed
 

@@ -238,6 +238,12 @@ def test_what_changes_nothing_is_ignored(server: ServerProcess) -> None:
     assert text_of(server.complete(PROMPT, **fields, **harmless)) == text_of(plain)
 
 
+def test_a_top_k_above_any_vocabulary_keeps_all_tokens(server: ServerProcess) -> None:
+    fields = {"max_tokens": 8, "temperature": 0.8, "seed": 5}
+    free = server.complete(PROMPT, **fields)
+    assert text_of(server.complete(PROMPT, **fields, top_k=10**30)) == text_of(free)
+
+
 def test_other_paths_methods_and_models(server: ServerProcess) -> None:
     assert server.get("/v1/nothing").json()["error"]["code"] == "not_found"
     assert server.get("/v1/completions").status_code == 405
