@@ -82,6 +82,11 @@ class KeptServices:
             return None
         return service, as_int(content.get("generation"))
 
+    def idle(self, host: str, slot: str) -> bool:
+        """Whether nothing was to serve in a slot when it was seen last."""
+        content = self._state.of(host).get(slot)
+        return isinstance(content, dict) and "service" in content and content["service"] is None
+
     def note(self, host: str, seen: "Seen") -> None:
         """Keep what was seen of the slots of a host; what is as before is not written again.
 
@@ -100,8 +105,7 @@ def _noted(before: Mapping[str, object], seen: Seen) -> dict[str, object]:
     """What is kept of the slots of a host, with what was seen of some of them."""
     after = dict(before)
     for slot, found in seen.items():
-        after.pop(slot, None)
-        if found is not None:
-            service, generation = found
-            after[slot] = {"service": service.model_dump(mode="json"), "generation": generation}
+        service, generation = found or (None, None)
+        told = service.model_dump(mode="json") if service else None
+        after[slot] = {"service": told, "generation": generation}
     return after

@@ -86,7 +86,9 @@ class Leaving:
     def nothing(self, entry: Place) -> str:
         """Why nothing leaves a slot, and what would."""
         said = f"nothing is to serve in {entry.host_name}/{entry.slot_name}"
-        facts = self.facts.get(entry.host_name)
+        facts, gone = self.facts.get(entry.host_name), self.under_way(entry)
+        if gone is not None:
+            return f"{said}: its service has moved to {gone.target}"
         stopped = facts is not None and entry.slot_name in facts.records.stopped
         if not (facts and stopped and entry.slot.gpus and last_good(entry, facts)):
             return said
@@ -101,8 +103,9 @@ class Leaving:
             named: whether its GPU is named: what was stopped on purpose leaves it too, then.
         """
         facts, move = self.facts.get(entry.host_name), self.under_way(entry)
+        went = move is not None and move.state == "fenced"
         opened = facts is not None and entry.slot_name not in facts.records.moved
-        if move and move.state == "fenced" and opened:
+        if went and opened:
             move = None  # that is over: the slot may serve again, and perhaps does
         service, number, source = None, None, ""
         serves: bool | None = None
@@ -110,7 +113,7 @@ class Leaving:
             now = serving(entry, facts)
             serves = now is not None and self._answers(entry, facts)
             found = now if now and now.status == "good" else self._should(entry, facts)
-            if found is None and named and entry.slot_name not in facts.records.moved:
+            if found is None and named and not went:
                 found = last_good(entry, facts)
             if found and found.service:
                 service, number, source = found.service, found.number, entry.host_name
@@ -129,7 +132,8 @@ class Leaving:
                 update = {key: value for key, value in changed.items() if value is not None}
                 service = checked({**base.model_dump(), **update})
                 source = source or "the command line"
-        if service is None and facts is None:
+        idle = self.services.idle(entry.host_name, entry.slot_name)
+        if service is None and facts is None and not idle:
             unknown = (
                 f"what {name} serves is not known: its host cannot be reached, and this machine"
             )

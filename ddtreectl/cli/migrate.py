@@ -292,12 +292,18 @@ def _undone(survey: Survey) -> list[Move]:
     source = survey.source.host_name
     found = [m for entry in survey.source.places if (m := survey.under_way(entry)) is not None]
     if not found:
-        raise UsageError(f"nothing has moved away from {survey.source}")
+        silent = ", ".join(survey.unreachable)
+        hint = f"this cannot be asked: {silent}" if silent else ""
+        raise UsageError(f"nothing has moved away from {survey.source}", hint=hint)
     for host in (source, *(move.target_host for move in found)):
         if host in survey.unreachable:
+            there = (
+                f"; `ddtreectl uncordon {survey.source}`, then `ddtreectl migrate {host} {source}`"
+            )
             raise UnreachableError(
                 f"`{host}` cannot be reached: {survey.unreachable[host]}",
-                hint="an undo has to be sure of both hosts",
+                hint="an undo has to be sure of both hosts"
+                + (f"{there}, brings it back without `{host}`" if host != source else ""),
             )
     cordons = survey.facts[source].records.cordons
     gpus = survey.facts[source].gpus

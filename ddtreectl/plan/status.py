@@ -202,7 +202,9 @@ def _service(place: Place, facts: HostFacts, now: float) -> ServiceStatus | None
     health, problem = _health(place, facts, unit, answers)
     process = facts.processes.get(unit.main_pid or 0)
     gone = facts.records.moved.get(place.slot_name)
-    drift = "" if gone else drift_of(generation, facts, unit)
+    # Without a unit file, where it was opened after a move: whatever starts it installs one first.
+    bare = place.slot_name in facts.records.stopped and generation.unit not in facts.unit_files
+    drift = "" if gone or bare else drift_of(generation, facts, unit)
     return ServiceStatus(
         host=place.host_name,
         slot=place.slot_name,

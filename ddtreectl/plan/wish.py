@@ -59,13 +59,18 @@ def current(place: Place, facts: HostFacts) -> Generation | None:
 
 
 def seen(name: str, host: HostEntry, facts: HostFacts) -> dict[str, tuple[ServiceSpec, int] | None]:
-    """What serves in the slots of a host, with its generation; None where it was stopped."""
+    """What serves in the slots of a host, with its generation; None where nothing is to.
+
+    A slot that should serve and does not is left out: what was seen of it before still holds.
+    """
     found: dict[str, tuple[ServiceSpec, int] | None] = {}
     for slot_name, slot in host.slots.items():
         now = serving(Place(name, host, slot_name, slot), facts)
         if now is not None and now.service is not None and now.status == "good":
             found[slot_name] = (now.service, now.number)
-        elif slot_name in facts.records.stopped:
+        elif slot_name in {*facts.records.stopped, *facts.records.moved} or not (
+            facts.records.of_slot(slot_name) or "records" in facts.missing
+        ):
             found[slot_name] = None
     return found
 

@@ -24,6 +24,7 @@ from ddtreectl.inventory.loader import load as load_inventory
 from ddtreectl.inventory.select import find_target
 from ddtreectl.inventory.service import Mode
 from ddtreectl.plan.migration import MigrationPlan, MoveAction
+from ddtreectl.plan.wish import seen
 from tests.ctl.test_gpu_verdicts import CASES, facts_of, load
 from tests.ctl.test_plan import BARE, SERVING, TREE, generation, spec, unit_text
 
@@ -127,6 +128,16 @@ def test_a_host_that_is_gone_is_left_by_what_this_machine_saw_last(survey: Surve
     assert survey.plan().moves[0].service == spec(Mode.LINEAR, budget=32)
 
 
+def test_of_a_host_that_is_gone_what_was_empty_has_nothing_to_move(survey: Survey) -> None:
+    place = survey.source.places[0]
+    survey.services.note("ct129", seen("ct129", place.host, host(HEALTHY, BARE)))
+    survey.facts = {"ct200": host(HEALTHY, BARE)}
+    survey.unreachable = {"ct129": "`ct129` does not answer"}
+    planned = survey.plan()
+    assert planned.empty
+    assert planned.notes == ("nothing is to serve in ct129/gpu1",)
+
+
 def test_a_stopped_slot_has_nothing_to_move(survey: Survey) -> None:
     records = Records(generations=(generation(1),), stopped=frozenset({"gpu1"}))
     survey.facts = {
@@ -163,6 +174,24 @@ def test_a_slot_that_serves_again_after_a_move_can_be_left_again(survey: Survey)
         "ct200": replace(bare, records=replace(bare.records, arrived={"gpu1": move(content)})),
     }
     assert survey.plan().steps[0].action is MoveAction.ANNOUNCE
+
+
+def test_a_slot_that_was_opened_after_a_move_has_nothing_to_move(survey: Survey) -> None:
+    """Its service serves elsewhere, so that to name its GPU must not have it serve twice."""
+    content = {"source": "ct129/gpu1", "target": "ct200/gpu1", "state": "fenced"}
+    records = Records(generations=(generation(1),), stopped=frozenset({"gpu1"}))
+    there = host(HEALTHY, SERVING)
+    survey.facts = {
+        "ct129": replace(host(HEALTHY, BARE), records=records),
+        "ct200": replace(there, records=replace(there.records, arrived={"gpu1": move(content)})),
+    }
+    for words in ("ct129", "ct129:1"):
+        survey.source = find_target(survey.inventory, words)
+        planned = survey.plan()
+        assert planned.empty
+        assert planned.notes == (
+            "nothing is to serve in ct129/gpu1: its service has moved to ct200/gpu1",
+        )
 
 
 THREE = """\

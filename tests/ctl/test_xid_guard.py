@@ -190,4 +190,9 @@ def test_status_says_that_a_service_is_drained_and_what_to_do() -> None:
     assert "`ddtreectl migrate gpuhost:1` moves its service" in problem
     assert found(replace(facts.records, cordons=()))[0] == "failed"
     assert found(replace(facts.records, stopped=frozenset({"gpu1"})))[0] == "stopped"
+    opened = replace(
+        facts, unit_files={}, records=replace(facts.records, stopped=frozenset({"gpu1"}))
+    )
+    (bare,) = host_status("gpuhost", PLACE.host, opened, now=0.0, locked=False).services
+    assert (bare.health, bare.problem) == ("stopped", ""), "its unit is installed with a start"
     assert found(replace(facts.records, cordons=(replace(made, drained=""),)))[0] == "failed"
