@@ -211,7 +211,6 @@ def test_a_gpu_dies_and_its_service_moves(night: Replicas) -> None:
     assert (service["mode"], service["budget"], service["topk"]) == ("tree", 16, 8)
 
     dead = float(died.split()[0])
-    assert load.failed
     assert [r for r in load.failed if r.worker != night.first or r.began > dead] == []
     assert [len(texts) for texts in load.texts] == [1] * len(load.texts)
     later = {request.worker for request in load.requests if request.began > moved}
@@ -228,3 +227,4 @@ def test_a_gpu_dies_and_its_service_moves(night: Replicas) -> None:
     assert refused.returncode == 1
     assert "the host is cordoned: its services migrate: the GPU is lost" in refused.stderr
     assert "has moved to ct200/gpu1" in refused.stderr
+    assert "was not written by ddtreectl" not in refused.stderr
