@@ -24,6 +24,7 @@ from ddtree_engine.ops.draft_trees import DraftTrees, draft_trees
 from ddtree_engine.ops.topk_logprob import topk_logprob
 from ddtree_engine.ops.tree_walk import Walk, tree_walk
 from ddtree_engine.row_state import RowState
+from ddtree_engine.side_stream import beside
 from ddtree_engine.target import TargetModel, Verification
 from ddtree_engine.tree_batch import TreeBatch
 
@@ -193,6 +194,11 @@ class DeviceRound:
         walk, state = accepted.walk, self.state
         starts, active = state.lengths[self.rows], state.active[self.rows]
         lengths = walk.lengths * active
+        paths = Paths(lengths, walk.nodes)
+        committed = beside(
+            lambda: self.cache.commit(found.stash, paths, self.rows, starts, self.target.filters),
+            lengths.device,
+        )
         if self.drafter is not None and self.drafter_cache is not None:
             assert found.features is not None
             request = torch.arange(len(lengths), device=lengths.device)[:, None]
@@ -201,8 +207,7 @@ class DeviceRound:
                 found.features[request, walk.nodes], starts[:, None] + steps
             )
             self.drafter_cache.append(keys, values, lengths, self.rows, starts)
-        paths = Paths(lengths, walk.nodes)
-        self.cache.commit(found.stash, paths, self.rows, starts, self.target.filters)
+        committed()
         anchors = state.anchors[self.rows]
         anchors.copy_(torch.where(active > 0, walk.bonus, anchors))
         starts += lengths
