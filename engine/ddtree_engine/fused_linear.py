@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
-from ddtree_engine.ops.few_rows_linear import few_rows_linear
+from ddtree_engine.ops.few_rows_linear import few_rows_linear, few_rows_linear_into, plan_beside
+from ddtree_engine.side_stream import beside
 
 
 def fuse(*linears: nn.Linear) -> Tensor:
@@ -39,3 +42,28 @@ def project(x: Tensor, fused: Tensor | None, *linears: nn.Linear) -> Tensor:
     if fused is None:
         return torch.cat([linear(x) for linear in linears], dim=-1)
     return few_rows_linear(x, fused)
+
+
+def project_beside(
+    x: Tensor, fused: Tensor | None, *linears: nn.Linear, busy: int
+) -> tuple[Tensor, Callable[[], None]]:
+    """Like `project`, but outputs of the last of `linears` come while a recurrence works.
+
+    Args:
+        x: [B, N, K]
+        fused: as of `fuse`; None if they are not fused.
+        linears: the layers.
+        busy: programs of the recurrence, `tree_gdn`, that is launched next.
+
+    Returns:
+        The outputs, and what to call before those of the last one are read.
+    """
+    plan = None
+    if fused is not None:
+        plan = plan_beside(x, fused, linears[-1].out_features, busy)
+    if fused is None or plan is None:
+        return project(x, fused, *linears), lambda: None
+    count, run = plan
+    out = x.new_empty(*x.shape[:-1], len(fused))
+    few_rows_linear_into(out[..., :-count], x, fused[:-count])
+    return out, beside(lambda: run(out[..., -count:]), x.device)

@@ -8,12 +8,12 @@ from torch.nn import functional as F
 
 from ddtree_engine.cache import Stash
 from ddtree_engine.config import LinearAttentionConfig
-from ddtree_engine.fused_linear import fuse, project
+from ddtree_engine.fused_linear import fuse, project_beside
 from ddtree_engine.norm import L2_EPS, RMSNorm, l2_normalize
 from ddtree_engine.ops.chunk_gdn import chunk_gdn
 from ddtree_engine.ops.gated_norm import gated_norm
 from ddtree_engine.ops.gdn_inputs import gdn_inputs
-from ddtree_engine.ops.tree_gdn import tree_gdn
+from ddtree_engine.ops.tree_gdn import tree_gdn, tree_gdn_programs
 
 
 class GatedDeltaNet(nn.Module):
@@ -35,20 +35,21 @@ class GatedDeltaNet(nn.Module):
         self.dt_bias = nn.Parameter(torch.ones(heads))
         self.norm = RMSNorm(linear.value_head_dim, eps, zero_centered=False)
         self.out_proj = nn.Linear(linear.value_dim, hidden_size, bias=False)
-        self._qkvzba: Tensor | None = None
+        self._qkvbaz: Tensor | None = None
 
     def fuse(self) -> None:
         """Make one product of the four that take `x`; see `fused_linear.fuse`."""
-        self._qkvzba = fuse(*self._projections)
+        self._qkvbaz = fuse(*self._projections)
 
     @property
     def _projections(self) -> tuple[nn.Linear, ...]:
-        return self.in_proj_qkv, self.in_proj_z, self.in_proj_b, self.in_proj_a
+        # z last: nothing needs it before the recurrence is done.
+        return self.in_proj_qkv, self.in_proj_b, self.in_proj_a, self.in_proj_z
 
     def products(self) -> list[Tensor]:
         """The weights that a pass multiplies with, in order."""
         first = [one.weight for one in self._projections]
-        return [*(first if self._qkvzba is None else [self._qkvzba]), self.out_proj.weight]
+        return [*(first if self._qkvbaz is None else [self._qkvbaz]), self.out_proj.weight]
 
     def split_heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys (both l2-normalised, queries scaled) and values of `mixed` [B, N, C]."""
@@ -88,8 +89,10 @@ class GatedDeltaNet(nn.Module):
         """
         linear = self.linear
         sizes = [one.out_features for one in self._projections]
-        projected = project(x, self._qkvzba, *self._projections)
-        inputs, z, b, a = torch.split(projected, sizes, dim=-1)
+        projected, z_is_there = project_beside(
+            x, self._qkvbaz, *self._projections, busy=tree_gdn_programs(x, *state.shape[1::2])
+        )
+        inputs, b, a, z = torch.split(projected, sizes, dim=-1)
         q, k, v, g, beta = gdn_inputs(
             inputs,
             tail,
@@ -107,6 +110,7 @@ class GatedDeltaNet(nn.Module):
         stash.log_decays.append(g)
         stash.strengths.append(beta)
         out = tree_gdn(q, k, v, g, beta, state, ancestors)
+        z_is_there()
         gated = gated_norm(
             out, torch.unflatten(z, -1, out.shape[2:]), self.norm.weight, self.norm.eps
         )

@@ -116,6 +116,7 @@ def main() -> None:
             rows=rows, outputs=outputs, inputs=5120, memory=memory, processors=132
         )
         sizes = {"X_ROWS": rows, "OUTPUTS": cut.outputs, "COLUMNS": few_rows_linear.COLUMNS}
+        sizes["MORE"] = 0
         show(
             f"few_rows_linear of {rows}",
             few_rows_linear._few_rows_linear,

@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ddtree_engine.ops.few_rows_linear import naive, vectorized
+from ddtree_engine.ops.few_rows_linear import (
+    few_rows_linear_into,
+    naive,
+    vectorized,
+)
 
 
-@pytest.mark.parametrize("rows", [1, 5, 17, 33])
+@pytest.mark.parametrize("rows", [1, 5, 17, 33, 65])
 @pytest.mark.parametrize("parts", [1, 3])
 def test_few_rows_linear(rows: int, parts: int, device: torch.device, half: torch.dtype) -> None:
     from ddtree_engine.ops.few_rows_linear import kernel
@@ -36,3 +40,67 @@ def test_a_row_does_not_depend_on_its_neighbours(device: torch.device, half: tor
     together = kernel.few_rows_linear(x, weight, tiling=tiling)
     alone = kernel.few_rows_linear(x[:, 3:4].contiguous(), weight, tiling=tiling)
     assert torch.equal(together[:, 3:4], alone)
+
+
+@pytest.mark.parametrize("rows", [5, 66])
+def test_columns_of_a_wider_tensor(rows: int, device: torch.device, half: torch.dtype) -> None:
+    from ddtree_engine.ops.few_rows_linear import kernel
+
+    generator = torch.Generator().manual_seed(rows)
+    x = torch.randn(1, rows, 128, generator=generator).to(half).to(device)
+    weight = torch.randn(70, 128, generator=generator).to(half).to(device)
+    wide = torch.full((1, rows, 90), 7.0, dtype=half, device=device)
+    kernel.few_rows_linear(x, weight, out=wide[0, :, 9:79], tiling=kernel.Tiling(64, 2, 1))
+    want = (x.double() @ weight.double().T).to(half)
+    torch.testing.assert_close(wide[..., 9:79], want, atol=2e-2, rtol=2e-2)
+    assert bool((wide[..., :9] == 7.0).all())
+    assert bool((wide[..., 79:] == 7.0).all())
+    into = torch.full_like(wide, 7.0)
+    few_rows_linear_into(into[..., 9:79], x, weight)
+    torch.testing.assert_close(into, wide, atol=2e-2, rtol=2e-2)
+
+
+def test_a_batch_of_groups_of_outputs(device: torch.device) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, 32, generator=generator).to(device)
+    weight = torch.randn(24, 32, generator=generator).to(device)
+    found = vectorized.few_rows_linear(x, weight, groups=4)
+    torch.testing.assert_close(found.cpu(), naive.few_rows_linear(x.cpu(), weight.cpu()))
+
+
+def test_what_runs_beside_another_kernel_leaves_it_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ddtree_engine.ops.few_rows_linear import kernel
+
+    monkeypatch.setattr(kernel, "multiprocessors", lambda device: 132)
+    for memory, fits in ((227 << 10, True), (99 << 10, False)):
+        monkeypatch.setattr(kernel, "shared_memory", lambda device, memory=memory: memory)
+        for rows in (8, 16, 33, 65, 66, 129):
+            plan = kernel.plan_beside(torch.empty(1, rows, 128), 6144, 96)
+            if not fits and rows > 32:
+                assert plan is None
+                continue
+            if plan is None:
+                continue
+            outputs, (tile, stages, parts) = plan
+            assert parts == 1
+            assert outputs == (6144 if rows <= 65 else 36 * 128)
+            block = 2 * kernel.COLUMNS * (tile + sum(kernel.split_rows(rows)))
+            assert stages * block <= memory - (72 << 10 if rows <= 65 else 0)
+        assert kernel.plan_beside(torch.empty(1, 1, 128), 6144, 96) is None
+        assert kernel.plan_beside(torch.empty(1, 129, 128), 6144, 132) is None
+
+
+def test_where_the_kernel_was_faster() -> None:
+    """The weights of Qwen3.6-27B, as measured on an H200."""
+    from ddtree_engine.ops.few_rows_linear import kernel
+
+    def pays(rows: int, outputs: int, inputs: int) -> bool:
+        x = torch.empty(1, rows, inputs, dtype=torch.bfloat16, device="meta")
+        weight = torch.empty(outputs, inputs, dtype=torch.bfloat16, device="meta")
+        return kernel.pays(x, weight)
+
+    gate_up, down, qkv, out = (34816, 5120), (5120, 17408), (14336, 5120), (5120, 6144)
+    assert [pays(rows, *gate_up) for rows in (1, 17, 64, 65)] == [True, True, True, False]
+    assert [pays(rows, *down) for rows in (1, 17, 64)] == [True, False, False]
+    assert [pays(rows, *qkv) for rows in (1, 17, 33)] == [True, True, False]
+    assert not any(pays(rows, *out) for rows in (1, 17, 64))

@@ -17,12 +17,25 @@ from torch import Tensor
 
 from ddtree_engine.ops.device import multiprocessors, shared_memory
 
-MAX_ROWS = 64
-"""Rows of x up to which the kernel was measured to be faster than cuBLAS."""
-LARGE = 8192
-"""Rows or columns that a weight must have for that; a smaller one is cuBLAS's."""
+_NONE = 1 << 62
+FASTER = ((7, 8192, 8192), (32, 14336, _NONE), (64, 16384, _NONE))
+"""Up to so many rows of x the kernel was measured to be faster than cuBLAS with weights of at least
+so many rows, or so many columns."""
+BESIDE_ROWS = range(8, 145)
+"""Rows of x whose product gains from running beside `tree_gdn`: one row has little to hide."""
+_SHARING_ROWS = 65
+"""Up to here both fit one multiprocessor; a larger tile of `tree_gdn` takes all its registers."""
+_OTHERS = 72 << 10
+"""Bytes of shared memory that `tree_gdn` and the kernel before it have at most up to there."""
 COLUMNS = 64
 _MAX_PIECES = 8192
+
+
+@triton.jit
+def _store(out, out_row, total, row, rows, output, outputs):
+    at = row[None, :] * out_row + output[:, None]
+    mask = (row < rows)[None, :] & (output < outputs)[:, None]
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -37,7 +50,9 @@ def _few_rows_linear(
     width,
     share,
     weight_row,
+    out_row,
     X_ROWS: tl.constexpr,
+    MORE: tl.constexpr,
     OUTPUTS: tl.constexpr,
     COLUMNS: tl.constexpr,
     SHARED: tl.constexpr,
@@ -53,13 +68,21 @@ def _few_rows_linear(
     weights = weight + some_output[:, None].to(tl.int64) * weight_row + column[None, :]
     values = x + row[None, :] * width + column[:, None]
     total = tl.zeros([OUTPUTS, X_ROWS], tl.float32)
+    # Rows of x that a power of two has no room for are a second, small tile.
+    more = X_ROWS + tl.arange(0, MORE if MORE > 0 else 16)
+    more_values = x + more[None, :] * width + column[:, None]
+    more_total = tl.zeros([OUTPUTS, MORE if MORE > 0 else 16], tl.float32)
     for start in range(begin, end, COLUMNS):
         tall = tl.load(weights + start, eviction_policy="evict_first")
         wide = tl.load(values + start, mask=(row < rows)[None, :], other=0.0)
         total = tl.dot(tall, wide, total)
-    at = row[None, :] * outputs + output[:, None]
-    mask = (row < rows)[None, :] & (output < outputs)[:, None]
+        if MORE > 0:
+            wide = tl.load(more_values + start, mask=(more < rows)[None, :], other=0.0)
+            more_total = tl.dot(tall, wide, more_total)
     if SHARED:
+        tl.static_assert(MORE == 0)
+        at = row[None, :] * outputs + output[:, None]
+        mask = (row < rows)[None, :] & (output < outputs)[:, None]
         parts = tl.num_programs(1)
         size = rows * outputs
         tl.store(partial + tl.program_id(1) * size + at, total, mask=mask)
@@ -68,10 +91,12 @@ def _few_rows_linear(
             total = tl.zeros([OUTPUTS, X_ROWS], tl.float32)
             for part in range(parts):
                 total += tl.load(partial + part * size + at, mask=mask, other=0.0)
-            tl.store(out + at, total.to(out.dtype.element_ty), mask=mask)
+            _store(out, out_row, total, row, rows, output, outputs)
             tl.store(arrived + piece, 0)
     else:
-        tl.store(out + at, total.to(out.dtype.element_ty), mask=mask)
+        _store(out, out_row, total, row, rows, output, outputs)
+        if MORE > 0:
+            _store(out, out_row, more_total, more, rows, output, outputs)
 
 
 class Tiling(NamedTuple):
@@ -116,12 +141,19 @@ def _arrived(device: torch.device) -> Tensor:
 
 def pays(x: Tensor, weight: Tensor) -> bool:
     """Whether the kernel takes these tensors, and was measured to be faster than cuBLAS."""
-    rows = x.numel() // x.shape[-1]
+    outputs, inputs = weight.shape
+    rows = x.numel() // inputs
+    faster = next((one for one in FASTER if rows <= one[0]), None)
+    if faster is None:
+        return False
+    return (outputs >= faster[1] or inputs >= faster[2]) and takes(x, weight)
+
+
+def takes(x: Tensor, weight: Tensor) -> bool:
+    """Whether the kernel can multiply these at all."""
     outputs, inputs = weight.shape
     return (
-        rows <= MAX_ROWS
-        and max(outputs, inputs) >= LARGE
-        and x.dtype == weight.dtype != torch.float32
+        x.dtype == weight.dtype != torch.float32
         and x.is_contiguous()
         and weight.stride(1) == 1
         and inputs % COLUMNS == 0
@@ -130,11 +162,52 @@ def pays(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-def few_rows_linear(x: Tensor, weight: Tensor, *, tiling: Tiling | None = None) -> Tensor:
-    """See `naive.few_rows_linear`. `x` is contiguous, a row of the weight a multiple of 64."""
+def plan_beside(x: Tensor, outputs: int, busy: int) -> tuple[int, Tiling] | None:
+    """How much of a product to do beside `tree_gdn`, and how; None where it does not pay.
+
+    Args:
+        x: [B, N, K]
+        outputs: that may be done there.
+        busy: programs of `tree_gdn`.
+
+    Returns:
+        How many of the last outputs, and their tiling. Where the two fit one multiprocessor: small
+        tiles, as many of them in flight as fit. Else as many tiles as there are multiprocessors
+        left, large ones, to have much in flight in each.
+    """
+    rows = x.numel() // x.shape[-1]
+    if rows not in BESIDE_ROWS:
+        return None
+    memory = shared_memory(x.device)
+    sharing = rows <= _SHARING_ROWS
+    tile = 64 if sharing else 128
+    if not sharing:
+        outputs = min(outputs, tile * (multiprocessors(x.device) - busy))
+    block = 2 * COLUMNS * (tile + sum(split_rows(rows)))
+    stages = min(8 if sharing else 6, (memory - (_OTHERS if sharing else 0)) // block)
+    return (outputs, Tiling(tile, stages, 1)) if outputs > 0 and stages >= 4 else None
+
+
+def split_rows(rows: int) -> tuple[int, int]:
+    """Rows of the tile that holds so many of x, and of a second one: 65 are 64 and 16."""
+    tile = max(16, triton.next_power_of_2(rows))
+    return (tile // 2, 16) if rows > 64 and rows <= tile // 2 + 16 else (tile, 0)
+
+
+def few_rows_linear(
+    x: Tensor, weight: Tensor, *, out: Tensor | None = None, tiling: Tiling | None = None
+) -> Tensor:
+    """See `naive.few_rows_linear`. `x` is contiguous, a row of the weight a multiple of 64.
+
+    Args:
+        x: as there.
+        weight: as there.
+        out: where the result goes, [rows, outputs] with contiguous rows; by default a new tensor.
+        tiling: by default `choose_tiling`'s.
+    """
     outputs, inputs = weight.shape
     rows = x.numel() // inputs
-    x_rows = max(16, triton.next_power_of_2(rows))
+    x_rows, more = max(16, triton.next_power_of_2(rows)), 0
     if tiling is None:
         tiling = choose_tiling(
             rows=x_rows,
@@ -143,9 +216,12 @@ def few_rows_linear(x: Tensor, weight: Tensor, *, tiling: Tiling | None = None) 
             memory=shared_memory(x.device),
             processors=multiprocessors(x.device),
         )
-    out = torch.empty(*x.shape[:-1], outputs, dtype=x.dtype, device=x.device)
+    if out is None:
+        out = torch.empty(*x.shape[:-1], outputs, dtype=x.dtype, device=x.device)
     parts, partial = tiling.parts, out
-    if parts > 1:
+    if parts == 1:
+        x_rows, more = split_rows(rows)
+    else:
         partial = torch.empty(parts, rows, outputs, dtype=torch.float32, device=x.device)
     share = triton.cdiv(triton.cdiv(inputs, COLUMNS), parts) * COLUMNS
     _few_rows_linear[(triton.cdiv(outputs, tiling.outputs), parts)](
@@ -159,7 +235,9 @@ def few_rows_linear(x: Tensor, weight: Tensor, *, tiling: Tiling | None = None) 
         inputs,
         share,
         weight.stride(0),
+        out.stride(-2),
         X_ROWS=x_rows,
+        MORE=more,
         OUTPUTS=tiling.outputs,
         COLUMNS=COLUMNS,
         SHARED=parts > 1,
