@@ -12,6 +12,7 @@ from ddtreectl.errors import StepError
 from ddtreectl.facts.records import UNKNOWN, Generation, Status
 from ddtreectl.hosts.protocol import check
 from ddtreectl.plan.step import Candidate
+from ddtreectl.units import gpu_nodes
 
 
 def stage(session: Session, slot: str, candidate: Candidate) -> None:
@@ -36,6 +37,10 @@ def stage(session: Session, slot: str, candidate: Candidate) -> None:
     session.host.put(f"{folder}/environment", candidate.environment_file.encode(), mode=0o600)
     for name, text in candidate.scripts.items():
         session.host.put(f"{folder}/{name}", text.encode())
+    if gpu_nodes.NAME in candidate.unit_text:  # it is read again together with the unit itself
+        path, content = session.layout.unit(gpu_nodes.NAME), gpu_nodes.render().encode()
+        if session.host.read(path) != content:
+            session.host.put(path, content)
     mark(session, slot, candidate.number, "pending")
     session.host.put(f"{folder}/generation.json", json.dumps(record, sort_keys=True).encode())
 

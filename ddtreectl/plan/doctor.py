@@ -153,7 +153,8 @@ def _driver(entry: HostEntry, facts: HostFacts) -> Iterator[Check]:
             "warning",
             "/dev/nvidia-uvm is not there, and CUDA needs it",
             cause="a service may use the devices that are there when it starts, and make none",
-            hint="`nvidia-modprobe -c=0 -u` on the host makes it; have that done at each boot",
+            hint="a service has it made before it starts where `/usr/bin/nvidia-modprobe` is "
+            "installed; `nvidia-modprobe -c=0 -u` on the host makes it at once",
         )
     else:
         yield Check("driver", "ok", f"the kernel runs driver {driver.version}")

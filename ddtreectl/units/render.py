@@ -3,15 +3,25 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
+from jinja2 import TemplateError
 
-from ddtreectl import __version__, bundle
+from ddtreectl import __version__
 from ddtreectl.errors import DdtreectlError
 from ddtreectl.facts.gpu import Gpu
 from ddtreectl.facts.processes import MARK
 from ddtreectl.inventory.layout import Layout, slot_units, unit_name
 from ddtreectl.inventory.service import ServiceSpec
-from ddtreectl.units import confinement, engine, escape, guard, restart, sglang, xid_guard
+from ddtreectl.units import (
+    confinement,
+    engine,
+    escape,
+    gpu_nodes,
+    guard,
+    restart,
+    sglang,
+    xid_guard,
+)
+from ddtreectl.units.templates import templates
 
 RESTART_SECONDS = 10
 WATCHDOG_SECONDS = 120
@@ -104,6 +114,7 @@ def render(
                 ),
                 credential=_credential(service),
                 restart_seconds=RESTART_SECONDS,
+                nodes=gpu_nodes.NAME if gpus else "",
                 moved=escape.setting(layout.moved(slot)),
                 condition=escape.exec_line(restart.condition(gpus)) if cards else "",
                 xid_guard=escape.exec_line(
@@ -130,22 +141,3 @@ def _credential(service: ServiceSpec) -> str:
         return ""
     name = service.api_key.rpartition("/")[2]
     return f"{escape.setting(name)}:{escape.setting(service.api_key)}"
-
-
-def templates() -> Environment:
-    """The Jinja environment of the units: a value that is missing is an error."""
-    return Environment(
-        loader=FileSystemLoader(bundle.templates()),
-        undefined=StrictUndefined,
-        finalize=_not_none,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - a unit is no HTML; values go through `escape`
-    )
-
-
-def _not_none(value: object) -> object:
-    if value is None:
-        raise TemplateError("a value of the template is None")
-    return value

@@ -6,7 +6,7 @@ from ddtreectl import __version__
 from ddtreectl.errors import DdtreectlError
 from ddtreectl.inventory.router import RouterSettings
 from ddtreectl.units import confinement, escape
-from ddtreectl.units.render import templates
+from ddtreectl.units.templates import templates
 
 STOP_MARGIN = 15
 """smg keeps its port open for 5 s before it ends; then it waits for requests in progress."""

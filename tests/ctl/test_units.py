@@ -19,7 +19,7 @@ from ddtreectl.inventory.loader import load
 from ddtreectl.inventory.select import Place, find_place, service_for
 from ddtreectl.inventory.service import Mode, ServiceSpec
 from ddtreectl.plan.step import Candidate
-from ddtreectl.units import lint
+from ddtreectl.units import gpu_nodes, lint
 from ddtreectl.units.render import RenderedUnit, render
 from ddtreectl.units.supervisor import Replacement, Systemd
 
@@ -52,6 +52,25 @@ def test_the_unit_is_the_golden_one(inventory: str, host: str) -> None:
     rendered = unit(inventory, host)
     text = f"{rendered.text}\n# ---- environment ----\n{rendered.environment_file}"
     assert text == (GOLDEN / f"{host}.service").read_text()
+
+
+def test_the_unit_of_device_nodes_is_the_golden_one() -> None:
+    assert gpu_nodes.render() == (GOLDEN / gpu_nodes.NAME).read_text()
+
+
+def test_a_unit_with_a_gpu_wants_its_nodes_before_it_starts() -> None:
+    text = unit("fleet.yaml", "ct200").text
+    assert f"\nAfter=network-online.target {gpu_nodes.NAME}\n" in text
+    assert f"\nWants={gpu_nodes.NAME}\n" in text
+    assert gpu_nodes.NAME not in unit("local.yaml", "local").text
+
+
+@needs_analyze
+def test_systemd_accepts_the_unit_of_device_nodes(tmp_path: Path) -> None:
+    path = tmp_path / gpu_nodes.NAME
+    path.write_text(gpu_nodes.render())
+    done = subprocess.run(lint.command(str(path)), capture_output=True, text=True, check=False)
+    assert lint.complaints(done.returncode, done.stdout + done.stderr) == ""
 
 
 def test_the_modes_of_a_slot_exclude_each_other() -> None:

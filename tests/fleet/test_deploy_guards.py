@@ -140,6 +140,43 @@ def test_a_service_has_a_user_of_its_own_that_can_write_nothing(operator: Deploy
     }
 
 
+MODPROBE = """\
+#!/bin/sh
+echo "asked: $*"
+case "$*" in *-u*-c=0*) [ -e /dev/nvidia-uvm ] || mknod -m 666 /dev/nvidia-uvm c 511 0;; esac
+"""
+
+
+def test_device_nodes_are_made_before_the_service_may_open_them(operator: Deployer) -> None:
+    """With a stand-in for nvidia-modprobe; no card answers here, but what is allowed shows."""
+    host, unit = operator.host, "ddtree-gpu0-tree.service"
+    inside = (
+        f"g=$(systemctl show -P ControlGroup {unit}); "
+        "for f in /sys/fs/cgroup$g /sys/fs/cgroup/devices$g; do "
+        "[ ! -d $f ] || echo $$ >$f/cgroup.procs; done; exec 3</dev/nvidia-uvm"
+    )
+
+    def opened() -> str:
+        return host.ssh(inside).stderr
+
+    host.says("rm /dev/nvidia-uvm")
+    host.says(f"systemctl restart {unit}")  # nobody makes the node: the service starts without
+    until(lambda: operator.facts() == (1, "tree", "healthy"), "it serves", 60)
+    host.says("mknod -m 666 /dev/nvidia-uvm c 511 0")
+    assert "Operation not permitted" in opened()
+
+    host.says("rm /dev/nvidia-uvm")
+    program = host.root / "usr/bin/nvidia-modprobe"
+    program.write_text(MODPROBE)
+    program.chmod(0o755)
+    host.says(f"systemctl restart {unit}")
+    until(lambda: operator.facts() == (1, "tree", "healthy"), "it serves", 60)
+    assert "No such device or address" in opened()
+    said = host.says("journalctl -q -o cat -u ddtree-gpu-nodes.service -g '^asked'").splitlines()
+    assert [line.split()[1:2] for line in said] == [[], ["-c=255"], ["-u"]]
+    program.unlink()
+
+
 # ---- operators ----
 
 
