@@ -19,6 +19,7 @@ from ddtree_engine.engine import DEMO, choose_device_rounds
 from ddtree_engine.training.command import RANGES
 
 PROMPT = "def fibonacci(n):"
+LONG = "a" * 5000  # no file system has names like that
 BAD_PROMPTS = json.loads((Path(__file__).parent / "data/bad_prompts.json").read_text())
 
 
@@ -76,6 +77,13 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
     command = f"{sys.executable} -m ddtree_engine check --list-prompts --json | head -c 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)  # noqa: S602
     assert done.stderr == ""
+
+
+def test_output_that_nothing_takes_is_an_error() -> None:
+    command = f"{sys.executable} -m ddtree_engine check --list-prompts > /dev/full"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)  # noqa: S602
+    assert done.returncode == 1
+    assert done.stderr == "error: [Errno 28] No space left on device\n"
 
 
 def test_inspect_describes_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,6 +225,10 @@ def test_list_prompts(capsys: pytest.CaptureFixture[str]) -> None:
         (["generate", "--prompt", "a", "--drafter", "none"], "needs a drafter"),
         (["generate", "--prompt", "a", "--model", "/nowhere"], "`/nowhere` does not exist"),
         (["generate", "--prompt-file", "/nowhere"], "`/nowhere` can't be read"),
+        (["generate", "--prompt", "a", "--model", LONG], "File name too long"),
+        (["inspect", "--drafter", LONG], "File name too long"),
+        (["bench", "--shape", LONG], "File name too long"),
+        (["serve", "--model", LONG, "--mode", "ar"], "File name too long"),
         (["generate", "--prompt", "a", "--device", "tpu9"], "`tpu9` is not a device"),
         (["generate", "--prompt", "a", "--device", "meta"], "`meta` is not supported"),
         (["generate", "--prompt", "a", "--threads", "0"], "--threads must be from 1 to"),

@@ -48,6 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     try:
         code: int = COMMANDS[arguments.command].run(arguments)
+        sys.stdout.flush()
         return code
     except EngineError as error:
         print(error.render(), file=sys.stderr)
@@ -56,9 +57,21 @@ def main(argv: list[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output is gone; leave nothing for the interpreter to flush into it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 1
+    except OSError as error:
+        # A path too long, a folder that is not ours to look into, a full disk: wherever it shows.
+        print(EngineError(str(error)).render(), file=sys.stderr)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _drop_output()
+        return 1
+
+
+def _drop_output() -> None:
+    """Nobody takes our output: leave nothing for the interpreter to flush into it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def listen(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter: no name could be spelt like that
         raise EngineError(f"`{host}` is not an address of this machine") from error
     listener = socket.socket(family, kind, protocol)
     try:

@@ -64,5 +64,8 @@ def test_addresses() -> None:
             listen("127.0.0.1", port)
     with pytest.raises(EngineError, match="is not an address of this machine"):
         listen("no.such.host.invalid", 0)
+    for impossible in ("a\udcff", "a" * 64, "a..b"):
+        with pytest.raises(EngineError, match="is not an address of this machine"):
+            listen(impossible, 0)
     with pytest.raises(EngineError, match=r"can't listen on 192\.0\.2\.1"):
         listen("192.0.2.1", 0)
