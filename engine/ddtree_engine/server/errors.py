@@ -16,6 +16,9 @@ from ddtree_engine.scheduler import QueueFullError, UnavailableError
 CLIENT_LEFT = 499
 """Status counted for a client that went away before its answer."""
 
+CRASHED = 500
+"""Status of what should not happen."""
+
 
 class UnknownModelError(EngineError):
     """A request names a model that is not served here."""
@@ -116,4 +119,4 @@ async def on_http_error(_: Request, error: Exception) -> Response:
 async def on_crash(_: Request, error: Exception) -> Response:
     """Answer what should not happen; the log has the details."""
     content = body(f"internal error: {type(error).__name__}", "server_error", "internal_error")
-    return JSONResponse(content, 500)
+    return JSONResponse(content, CRASHED)

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ddtree_engine.server.errors import CLIENT_LEFT, body
+from ddtree_engine.server.errors import CLIENT_LEFT, CRASHED, body
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
 """What health checks and scrapers ask, who have no key."""
@@ -47,6 +47,11 @@ class CountRequests:
 
         try:
             await self._app(scope, receive, watch)
+        except Exception:
+            # The answer to it is made further out.
+            if status == CLIENT_LEFT:
+                status = CRASHED
+            raise
         finally:
             self._counter.labels(path, str(status)).inc()
 
@@ -101,9 +106,11 @@ class RequireKey:
         await refusal(scope, receive, send)
 
     def _allows(self, scope: Scope) -> bool:
-        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer":
+        # As bytes: a header has no encoding, and a key may be any text.
+        header = Headers(scope=scope).get("authorization", "").encode("latin-1")
+        scheme, _, given = header.partition(b" ")
+        if scheme.lower() != b"bearer":
             return False
         # Every key is compared, so that the time tells nothing.
-        found = [compare_digest(given.strip().encode(), key) for key in self._keys]
+        found = [compare_digest(given.strip(), key) for key in self._keys]
         return any(found)
