@@ -218,8 +218,6 @@ class Decoder:
         vocab = self.target.config.vocab_size
         if not sequence.prompt:
             raise RequestError("the prompt is empty", hint="give at least one token")
-        if any(not 0 <= token < vocab for token in sequence.prompt):
-            raise RequestError(f"the prompt has a token outside the vocabulary of {vocab}")
         if sequence.max_tokens < 1:
             raise RequestError(f"max_tokens must be 1 or more, got {sequence.max_tokens}")
         if self.drafter is None and sequence.speculation.mode is not Mode.AR:
@@ -234,6 +232,9 @@ class Decoder:
                 f"the context of {self.max_length} tokens",
                 hint="shorten the prompt or lower max_tokens",
             )
+        # Last: a prompt that does not fit may be of millions of tokens.
+        if any(not 0 <= token < vocab for token in sequence.prompt):
+            raise RequestError(f"the prompt has a token outside the vocabulary of {vocab}")
 
     def start(self, sequence: Sequence) -> None:
         """Give a request its row. Its prompt is committed by `prefill`.

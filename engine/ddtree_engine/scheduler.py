@@ -96,7 +96,8 @@ class Scheduler:
     @property
     def unfinished(self) -> int:
         """Requests that wait or run."""
-        return len(self._waiting) + len(self._running)
+        with self._changed:  # one that changes from the one to the other counts
+            return len(self._waiting) + len(self._running)
 
     def heartbeat_age(self) -> float:
         """Seconds since the loop last came round."""
