@@ -76,11 +76,11 @@ class Contenders:
         context = Context(operator.inventory)
         self.inventory = context.inventory()
         self.scope = context.session(self.inventory, next(iter(fleet.hosts))).scope()
-        unit = folder / "unit.service"
-        installed = next(iter(fleet.hosts.values())).root / "etc/systemd/system" / UNIT
-        unit.write_text(installed.read_text() if installed.exists() else "")
-        hosts = list(fleet.hosts)
-        others.write(folder, others.commands(self.scope), hosts, operator.ssh_config, unit)
+        files = {
+            name: host.root / "etc/systemd/system" / UNIT for name, host in fleet.hosts.items()
+        }
+        units = {name: file.read_text() if file.exists() else "" for name, file in files.items()}
+        others.write(folder, others.commands(self.scope), units, operator.ssh_config)
         self.found: dict[str, object] = {}
 
     def all(self) -> dict[str, Callable[[], None]]:

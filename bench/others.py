@@ -53,9 +53,11 @@ Path("{folder}", "said", host.name).write_text("\\n".join(said) + "\\n")
 """
 
 PYINFRA_DEPLOY = """\
+from pyinfra import host
 from pyinfra.operations import files, systemd
 
-files.put(src="{unit}", dest="/etc/systemd/system/ddtree-gpu0-tree.service", mode="644")
+target = "/etc/systemd/system/ddtree-gpu0-tree.service"
+files.put(src="{units}/" + host.name, dest=target, mode="644")
 systemd.service(service="ddtree-gpu0-tree.service", running=True, enabled=True)
 """
 
@@ -94,9 +96,20 @@ def said_to_ansible(printed: str) -> dict[str, str]:
 
 
 def write(
-    folder: Path, questions: Mapping[str, str], hosts: list[str], ssh_config: Path, unit: Path
+    folder: Path, questions: Mapping[str, str], units: Mapping[str, str], ssh_config: Path
 ) -> None:
-    """Write inventories, plays and deploys of both tools into `folder`."""
+    """Write inventories, plays and deploys of both tools into `folder`.
+
+    Args:
+        folder: where to.
+        questions: the commands, by kind of fact.
+        units: the text of the unit file that each host has; it names the host's own GPU.
+        ssh_config: how the hosts are reached.
+    """
+    hosts, sources = list(units), folder / "units"
+    sources.mkdir()
+    for name, text in units.items():
+        (sources / name).write_text(text)
     together = "".join(f"{command}\n" for command in questions.values())
     all_commands = {**questions, "together": together}
     (folder / "said").mkdir()
@@ -115,7 +128,13 @@ def write(
     _play(
         folder / "deploy.yml",
         [
-            {"ansible.builtin.copy": {"src": str(unit), "dest": target, "mode": "0644"}},
+            {
+                "ansible.builtin.copy": {
+                    "src": f"{sources}/{{{{ inventory_hostname }}}}",
+                    "dest": target,
+                    "mode": "0644",
+                }
+            },
             {
                 "ansible.builtin.systemd_service": {
                     "name": "ddtree-gpu0-tree.service",
@@ -125,7 +144,7 @@ def write(
             },
         ],
     )
-    (folder / "deploy.py").write_text(PYINFRA_DEPLOY.format(unit=unit))
+    (folder / "deploy.py").write_text(PYINFRA_DEPLOY.format(units=sources))
 
 
 def _shell_task(command: str) -> dict[str, object]:
