@@ -16,6 +16,7 @@ class Decoding:
     """One request behind a random prefix.
 
     Attributes:
+        token: the last one, [1, 1].
         graphs: how many graphs the compiler made of a step; 0 without it.
     """
 
@@ -59,7 +60,7 @@ class Decoding:
         self._cache = cache
         with torch.no_grad():
             logits = self._model(tokens, past_key_values=cache, logits_to_keep=1).logits
-        self._token = logits[:, -1:].argmax(-1)
+        self.token = logits[:, -1:].argmax(-1)
         self._forward = self._model.__call__
         if compiled:
             mode = "reduce-overhead" if backend == "inductor" else None
@@ -71,10 +72,10 @@ class Decoding:
     def step(self) -> None:
         """Decode one token, greedily."""
         logits = self._forward(
-            self._token, position_ids=self._position, past_key_values=self._cache
+            self.token, position_ids=self._position, past_key_values=self._cache
         ).logits
         # A CUDA graph's outputs are overwritten by its next run.
-        self._token = logits[:, -1:].argmax(-1)
+        self.token = logits[:, -1:].argmax(-1)
         self._position = self._position + 1
 
     def warm_up(self) -> None:

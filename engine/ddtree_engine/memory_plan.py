@@ -12,6 +12,8 @@ from ddtree_engine.errors import CapacityError
 GIB = 1 << 30
 RUNTIME_BYTES = GIB
 """CUDA's context, its libraries' workspaces and the captured graphs."""
+SORTED_ROWS = 7
+"""Rows of logits that `choose_nodes` sorts at most."""
 FRAGMENTS = 1.03
 """How much more than asked for an allocator holds."""
 
@@ -134,8 +136,10 @@ def plan_memory(
     features = len(drafter.target_layer_ids) + 1 if drafter is not None else 1
     logits = (nodes + rows * (block - 1)) * target.vocab_size * size
     if sampled:
-        # Noise of every depth in float32.
+        # Noise of every depth in float32; a few rows with filters are sorted, and theirs is made
+        # from words of 64 bits.
         logits += rows * block * target.vocab_size * 4
+        logits += min(nodes, SORTED_ROWS) * target.vocab_size * 96
     hidden = nodes * (4 * target.intermediate_size + features * target.hidden_size) * size
     return MemoryPlan(
         weights=weights,
