@@ -240,7 +240,7 @@ def _fault(cells: Mapping[str, str]) -> Fault | None:
 
 
 def _gpu(columns: Sequence[str], row: Sequence[str]) -> Gpu | None:
-    if len(row) != len(columns) or (index := as_int(row[0])) is None:
+    if len(row) != len(columns) or (index := as_int(row[0])) is None or index < 0:
         return None
     cells = dict(zip(columns, row, strict=True))
     known = {name: _known(cell) for name, cell in cells.items()}

@@ -2,7 +2,10 @@
 
 import json
 import math
+import re
 from dataclasses import dataclass
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
 
 TIMED_OUT = 137
 """Exit status of a section that ran past its deadline and was killed."""
@@ -50,15 +53,13 @@ def unescaped(text: str) -> str:
 
 
 def as_int(value: object) -> int | None:
-    """`value` as a whole number, or None where it is none."""
+    """`value` as a whole number in plain digits, or None where it is none."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
         return value
-    try:
-        return int(str(value).strip())
-    except ValueError:
-        return None
+    text = str(value).strip()
+    return int(text) if _WHOLE.fullmatch(text) else None
 
 
 def as_float(value: object) -> float | None:
