@@ -25,13 +25,13 @@ class Cordoned:
     Attributes:
         target: what is cordoned.
         cordon: the cordon.
-        changed: whether it was not cordoned before.
+        before: the cordon that it takes the place of; None where there was none.
         unreachable: why the host does not know it yet; empty where it does.
     """
 
     target: Target
     cordon: Cordon
-    changed: bool
+    before: Cordon | None = None
     unreachable: str = ""
 
 
@@ -93,7 +93,7 @@ def cordon(
     except DdtreectlError as error:  # gone meanwhile, or its disk is full
         return _kept(target, wanted, error, _keep(kept, host, wanted))
     session.audit("cordon", target=str(target), reason=reason, gpu=wanted.uuid)
-    return Cordoned(target, wanted, changed=not before)
+    return Cordoned(target, wanted, before[0] if before else None)
 
 
 def _keep(kept: KeptCordons, host: str, wanted: Cordon) -> DdtreectlError | None:
@@ -111,9 +111,7 @@ def _kept(
     """What was done for a host that cannot have its cordon; `trouble`: the operator cannot."""
     if trouble is not None:
         raise trouble from error
-    return Cordoned(
-        target, replace(wanted, kept="operator"), changed=True, unreachable=error.message
-    )
+    return Cordoned(target, replace(wanted, kept="operator"), unreachable=error.message)
 
 
 def _refuse_unknown_gpu(target: Target, facts: HostFacts) -> None:

@@ -172,6 +172,8 @@ def say_cordoned(entry: Cordoned) -> None:
     """Print what was cordoned."""
     console = output.stdout()
     console.print(f"{entry.target}: [yellow]cordoned[/] ({escape(entry.cordon.reason)})")
+    if entry.before is not None and entry.before.reason != entry.cordon.reason:
+        console.print(f"  in place of what was there: {escape(str(entry.before))}")
     if entry.unreachable:
         console.print(f"  {escape(entry.unreachable)}")
         console.print(

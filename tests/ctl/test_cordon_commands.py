@@ -102,6 +102,9 @@ def test_a_cordoned_host_takes_no_service_and_a_drained_one_has_none(machine: Ma
     done = machine.run("cordon", "local", "--reason", "fans are loud")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "local: cordoned (fans are loud)\n"
+    done = machine.run("cordon", "local", "--reason", "louder")
+    assert "in place of what was there: the host is cordoned: fans are loud" in done.stdout
+    assert machine.run("cordon", "local", "--reason", "fans are loud").returncode == 0
     refused = machine.deploy("tree")
     assert refused.returncode == 1
     assert "the host is cordoned: fans are loud" in refused.stderr
@@ -129,6 +132,6 @@ def test_a_cordoned_host_takes_no_service_and_a_drained_one_has_none(machine: Ma
     audit = (machine.root / "audit.jsonl").read_text()
     events = [json.loads(line)["event"] for line in audit.splitlines()]
     kept = [e for e in events if e in {"cordon", "uncordon", "stop-done"}]
-    assert kept == ["cordon", "uncordon", "cordon", "cordon", "stop-done"]
+    assert kept == [*["cordon"] * 3, "uncordon", "cordon", "cordon", "stop-done"]
     again = machine.run("drain", "local", "--json")
     assert json.loads(again.stdout)["slots"][0]["state"] == "empty"
