@@ -12,7 +12,7 @@ from ddtree_engine.ops.chunk_gdn import chunk_gdn
 from ddtree_engine.ops.drafter_attention import drafter_attention
 from ddtree_engine.ops.drafter_attention import naive as drafter_naive
 from ddtree_engine.ops.state_commit import naive as state_naive
-from ddtree_engine.ops.state_commit import state_commit
+from ddtree_engine.ops.state_commit.vectorized import state_commit
 from ddtree_engine.ops.tree_attention import naive as attention_naive
 from ddtree_engine.ops.tree_attention import tree_attention
 from ddtree_engine.ops.tree_conv import naive as conv_naive
