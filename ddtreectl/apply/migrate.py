@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from ddtreectl.apply import cordons, generations, moved, weights
 from ddtreectl.apply.deploy import Deployment
@@ -210,6 +211,7 @@ class Migration:
             self.survey.moves.forget(noted)
         except DdtreectlError as error:
             self.say(f"  ! {error.message} {error.cause}".rstrip())
+        self._route(move, "unexpect")
 
     def _provision(self, move: SlotMove) -> None:
         assert move.service is not None  # noqa: S101 - it has a target
@@ -235,6 +237,7 @@ class Migration:
         if service.api_key:
             session.keys = {**session.keys, place.slot_name: service.api_key}
         session.report.seconds.clear()
+        self._route(move, "expect")
         Deployment(session, place, lock_wait=self.lock_wait).deploy(service)
         steps = session.report.seconds
         checks = sum(seconds for title, seconds in steps if title.startswith("health"))
@@ -252,25 +255,31 @@ class Migration:
             self.results[move.name].serves = True
             self._note(move, "moved")
             session, place = self._target(move)
-            self._reroute(move)
+            self._route(move, "move")
             session.audit("moved-here", slot=place.slot_name, source=move.name)
 
-    def _reroute(self, move: SlotMove) -> None:
-        """Have the target stand for the source at the router: that is what a source asks there."""
+    def _route(self, move: SlotMove, what: Literal["expect", "unexpect", "move"]) -> None:
+        """Tell the router, whom the source asks, that the target will stand for it, or does."""
         session, place = self._target(move)
         router = session.router
         old, new = (router.worker(move.source), router.worker(place)) if router else (None, None)
         if router is None or old is None or new is None:
             return
         try:
-            router.move(old.name, new.name)
-        except DdtreectlError as error:  # the service serves; `--resume` says it again
+            match what:
+                case "expect":
+                    router.expect(old.name, new.name)
+                case "unexpect":
+                    router.unexpect(old.name, new.name)
+                case "move":
+                    router.move(old.name, new.name)
+        except DdtreectlError as error:  # what serves goes on; `--resume` says it again
             self.say(f"  ! {error.message} {error.cause}".rstrip())
 
     def _fence(self, move: SlotMove) -> None:
         session = self._session(move.source.host_name)
         if move.state == "moved":
-            self._reroute(move)
+            self._route(move, "move")
         worker = session.router.worker(move.source) if session.router else None
         if session.router and worker and move.serves:
             session.router.await_idle(session, move.source, worker)

@@ -157,6 +157,22 @@ class Router:
                 return False
         return False
 
+    def expect(self, name: str, to: str) -> None:
+        """Have worker `to` put in as the one that will stand for slot `name`, which serves on.
+
+        Raises:
+            DdtreectlError: the list cannot be changed.
+        """
+        router_list.change(self.session, "expect", name, to)
+
+    def unexpect(self, name: str, to: str) -> None:
+        """Take that back.
+
+        Raises:
+            DdtreectlError: the list cannot be changed.
+        """
+        router_list.change(self.session, "unexpect", name, to)
+
     def move(self, name: str, to: str) -> None:
         """Have worker `to` stand for slot `name`, whose own service must not serve any more.
 

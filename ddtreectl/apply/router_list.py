@@ -5,8 +5,11 @@ right while the router is down, and what was taken out stays out when it comes b
 several hosts change it at the same time: each change is one command on the router's host, made
 under a lock and put in place by a rename.
 
-Two files: `slots.json` is ours and says which slots are in, and which were moved; `workers.json` is
-made of it, in the form that smg reads (version 1: `id` and `url` of each worker).
+Two files: `slots.json` is ours and says which slots are in, and which were moved or are about to
+be; `workers.json` is made of it, in the form that smg reads (version 1: `id` and `url` of each).
+
+A worker whose name changes is taken out by smg and taken in anew, which is 5 s without requests. So
+the slot that a service moves to has the name of one that stands for another before it is put in.
 """
 
 from typing import Literal
@@ -17,19 +20,21 @@ from ddtreectl.facts.router import parse_list
 from ddtreectl.hosts.protocol import check
 
 DEADLINE = 30.0
-Change = Literal["show", "add", "remove", "move", "unmove"]
+Change = Literal["show", "add", "remove", "expect", "unexpect", "move", "unmove"]
 
 # Arguments: the folder, what to do, and its words.
 #   add SLOT URL | remove SLOT | move SLOT OTHER (OTHER stands for SLOT from now on) | unmove SLOT
+#   expect SLOT OTHER (it is about to: OTHER has the name for it, and SLOT serves on meanwhile)
+#   unexpect SLOT OTHER
 PROGRAM = r"""
 import fcntl, json, os, sys
 folder, change, words = sys.argv[1], sys.argv[2], sys.argv[3:]
 def read():
     try:
         with open(os.path.join(folder, "slots.json")) as file:
-            return json.load(file)
+            return {"expected": {}, **json.load(file)}
     except FileNotFoundError:
-        return {"workers": {}, "moved": {}}
+        return {"workers": {}, "moved": {}, "expected": {}}
 if change == "show":
     print(json.dumps(read()))
     sys.exit()
@@ -46,14 +51,19 @@ def write(name, content):
 with open(os.path.join(folder, "lock"), "w") as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)
     kept = read()
-    slots, moved = kept["workers"], kept["moved"]
+    slots, moved, expected = kept["workers"], kept["moved"], kept["expected"]
     if change == "add" and words[0] not in moved:
         for other in [slot for slot, url in slots.items() if url == words[1]]:
             del slots[other]  # a slot that was renamed; smg refuses a list with an address twice
         slots[words[0]] = words[1]
     elif change == "remove":
         slots.pop(words[0], None)
+    elif change == "expect":
+        expected[words[0]] = words[1]
+    elif change == "unexpect" and expected.get(words[0]) == words[1]:
+        del expected[words[0]]
     elif change == "move":
+        expected.pop(words[0], None)
         slots.pop(words[0], None)
         moved.pop(words[1], None)
         for slot, by in moved.items():
@@ -61,11 +71,14 @@ with open(os.path.join(folder, "lock"), "w") as lock:
         moved[words[0]] = words[1]
     elif change == "unmove":
         moved.pop(words[0], None)
+        expected.pop(words[0], None)
     write("slots.json", kept)
     entries = []
     for slot, url in slots.items():
-        others = ",".join(sorted(name for name, by in moved.items() if by == slot))
-        entries.append({"id": slot + (" for " + others if others else ""), "url": url})
+        others = {other for other, by in {**expected, **moved}.items() if by == slot}
+        others |= {other for other, by in moved.items() if by in others}
+        names = ",".join(sorted(others))
+        entries.append({"id": slot + (" for " + names if names else ""), "url": url})
     write("workers.json", {"version": 1, "workers": entries})
 print(json.dumps(kept))
 """
@@ -100,5 +113,5 @@ def change(session: Session, what: Change, *words: str) -> tuple[dict[str, str],
     return listed
 
 
-_DONE = {"show": "read", "add": "changed", "remove": "changed", "move": "changed"}
-_DONE["unmove"] = "changed"
+_CHANGES = ("add", "remove", "expect", "unexpect", "move", "unmove")
+_DONE = {"show": "read", **dict.fromkeys(_CHANGES, "changed")}

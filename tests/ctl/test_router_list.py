@@ -37,7 +37,7 @@ def manifest(folder: Path) -> dict[str, str]:
 
 
 def test_a_look_makes_no_files(tmp_path: Path) -> None:
-    assert change(tmp_path, "show") == {"workers": {}, "moved": {}}
+    assert change(tmp_path, "show") == {"workers": {}, "moved": {}, "expected": {}}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -65,10 +65,47 @@ def test_what_was_moved_is_not_added_until_it_is_forgotten(tmp_path: Path) -> No
     change(tmp_path, "add", "h2/gpu0", "http://b")
     assert manifest(tmp_path) == {"h2/gpu0 for h1/gpu0": "http://b"}
     kept = change(tmp_path, "add", "h1/gpu0", "http://a")
-    assert kept == {"workers": {"h2/gpu0": "http://b"}, "moved": {"h1/gpu0": "h2/gpu0"}}
+    assert kept["workers"] == {"h2/gpu0": "http://b"}
+    assert kept["moved"] == {"h1/gpu0": "h2/gpu0"}
     change(tmp_path, "unmove", "h1/gpu0")
     change(tmp_path, "add", "h1/gpu0", "http://a")
     assert manifest(tmp_path) == {"h1/gpu0": "http://a", "h2/gpu0": "http://b"}
+
+
+def test_what_is_to_stand_for_a_slot_keeps_its_name_when_it_does(tmp_path: Path) -> None:
+    """A name that changes would cost its worker 5 s without requests."""
+    change(tmp_path, "add", "h1/gpu0", "http://a")
+    change(tmp_path, "expect", "h1/gpu0", "h2/gpu0")
+    assert manifest(tmp_path) == {"h1/gpu0": "http://a"}
+    change(tmp_path, "add", "h2/gpu0", "http://b")
+    both = {"h1/gpu0": "http://a", "h2/gpu0 for h1/gpu0": "http://b"}
+    assert manifest(tmp_path) == both
+    kept = change(tmp_path, "move", "h1/gpu0", "h2/gpu0")
+    assert manifest(tmp_path) == {"h2/gpu0 for h1/gpu0": "http://b"}
+    assert kept["expected"] == {}
+    change(tmp_path, "expect", "h2/gpu0", "h2/gpu1")
+    change(tmp_path, "add", "h2/gpu1", "http://c")
+    assert manifest(tmp_path)["h2/gpu1 for h1/gpu0,h2/gpu0"] == "http://c"
+    change(tmp_path, "move", "h2/gpu0", "h2/gpu1")
+    assert manifest(tmp_path) == {"h2/gpu1 for h1/gpu0,h2/gpu0": "http://c"}
+
+
+def test_what_was_expected_in_vain_is_taken_back(tmp_path: Path) -> None:
+    change(tmp_path, "add", "h1/gpu0", "http://a")
+    change(tmp_path, "expect", "h1/gpu0", "h2/gpu0")
+    assert change(tmp_path, "unexpect", "h1/gpu0", "h2/gpu1")["expected"] == {"h1/gpu0": "h2/gpu0"}
+    assert change(tmp_path, "unexpect", "h1/gpu0", "h2/gpu0")["expected"] == {}
+    change(tmp_path, "add", "h2/gpu0", "http://b")
+    assert manifest(tmp_path) == {"h1/gpu0": "http://a", "h2/gpu0": "http://b"}
+
+
+def test_a_list_without_expectations_is_read(tmp_path: Path) -> None:
+    (tmp_path / "router").mkdir()
+    content = {"workers": {"h1/gpu0": "http://a"}, "moved": {}}
+    (tmp_path / "router/slots.json").write_text(json.dumps(content))
+    assert change(tmp_path, "show") == {**content, "expected": {}}
+    change(tmp_path, "expect", "h1/gpu0", "h2/gpu0")
+    assert manifest(tmp_path) == {"h1/gpu0": "http://a"}
 
 
 def test_what_was_moved_twice_is_where_it_was_moved_last(tmp_path: Path) -> None:
@@ -89,7 +126,9 @@ def test_operators_at_once_lose_no_change(tmp_path: Path) -> None:
 changes = st.one_of(
     st.tuples(st.just("add"), st.sampled_from(SLOTS), st.sampled_from(["http://u", "http://v"])),
     st.tuples(st.sampled_from(["remove", "unmove"]), st.sampled_from(SLOTS)),
-    st.permutations(SLOTS).map(lambda slots: ("move", slots[0], slots[1])),
+    st.tuples(st.sampled_from(["move", "expect", "unexpect"]), st.permutations(SLOTS)).map(
+        lambda drawn: (drawn[0], drawn[1][0], drawn[1][1])
+    ),
 )
 
 
@@ -106,4 +145,6 @@ def test_no_slot_ever_serves_beside_what_stands_for_it(
     assert not set(kept["moved"].values()) & set(kept["moved"])
     stands = [name.partition(" for ")[2] for name in manifest(folder)]
     told = {slot for others in stands for slot in others.split(",") if slot}
-    assert told == {s for s, by in kept["moved"].items() if by in kept["workers"]}
+    stood_for = {**kept["expected"], **kept["moved"]}
+    direct = {slot for slot, by in stood_for.items() if by in kept["workers"]}
+    assert told == direct | {slot for slot, by in kept["moved"].items() if by in direct}

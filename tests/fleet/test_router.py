@@ -142,8 +142,8 @@ def test_a_failed_deploy_loses_no_request(operator: Balanced) -> None:
 def test_a_router_that_is_restarted_in_the_middle(operator: Balanced) -> None:
     with operator.clients("--knows-restarts") as told:
         with operator.h2.hold("systemctl", "stop ddtree-gpu0-tree") as hold:
-            roll = operator.begin("rollback", "h2")
-            hold.reached()
+            roll = operator.begin("deploy", "h2", "--mode", "tree", "--force")
+            hold.reached(60)
             operator.h1.says(f"systemctl restart {UNIT}")
         _, said = roll.communicate(timeout=60)
         assert roll.returncode == 0, said
@@ -184,6 +184,19 @@ def test_a_stopped_slot_is_out_and_a_deploy_puts_it_in(operator: Balanced) -> No
         operator.done("deploy", "h2", "--mode", "tree")
     assert told.failed == []
     assert told.requests
+    operator.assert_as_found()
+
+
+def test_a_healthy_service_moves_and_no_request_is_lost(operator: Balanced) -> None:
+    """There is no other: its place is taken before it is left."""
+    operator.done("stop", "h2")
+    with operator.clients() as told:
+        operator.done("migrate", "h1", "h2", "--yes")
+    assert told.failed == []
+    assert told.requests
+    assert operator.workers() == {"h2/gpu0": "ready"}
+    operator.done("migrate", "h1", "--undo", "--yes")
+    operator.done("deploy", "h2", "--mode", "tree")
     operator.assert_as_found()
 
 
