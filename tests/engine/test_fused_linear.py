@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch import nn
 
 from ddtree_engine.drafter import DrafterModel
+from ddtree_engine.fused_linear import fuse, project, project_beside
 from ddtree_engine.target import TargetModel
 from tests.engine.conftest import drafter_config, randomize, target_config
 
@@ -39,3 +42,22 @@ def test_fused_and_separate_projections_agree() -> None:
         model.fuse()
         fused, _ = model.forward_sequence(tokens)
     torch.testing.assert_close(fused, separate, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("rows", [1, 17, 65, 129])
+def test_what_comes_beside_other_work_is_the_same(name: str, rows: int) -> None:
+    if name == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    torch.manual_seed(rows)
+    linears = [nn.Linear(128, size, bias=False) for size in (200, 24, 256)]
+    for one in linears:
+        one.to(name, torch.bfloat16)
+    fused = fuse(*linears)
+    x = torch.randn(1, rows, 128).to(name, torch.bfloat16)
+    with torch.inference_mode():
+        want = project(x, fused, *linears)
+        # With two programs beside it, there are multiprocessors left on any GPU.
+        got, there = project_beside(x, fused, *linears, busy=2)
+        there()
+    torch.testing.assert_close(got, want, atol=2e-2, rtol=2e-2)
