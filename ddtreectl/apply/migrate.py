@@ -92,9 +92,18 @@ class Migration:
         by_name = {move.name: move for move in self.plan.moves}
         for step in self.plan.steps:
             concerned = [by_name[f"{place.host_name}/{place.slot_name}"] for place in step.places]
-            going = [move for move in concerned if not self.results[move.name].error]
+            going = [move for move in concerned if self._goes_on(step, move)]
             if going:
                 self._step(step, going)
+
+    def _goes_on(self, step: MoveStep, move: SlotMove) -> bool:
+        """Whether a step is still to be done.
+
+        That a source cannot be fenced is no reason to leave what was begun elsewhere.
+        """
+        result = self.results[move.name]
+        marked = result.move is not None and result.move.state != "moving"
+        return not result.error or (step.action is MoveAction.ABANDON and marked)
 
     def _step(self, step: MoveStep, moves: list[SlotMove]) -> None:
         """Do a step; where it fails, it fails for all that it is for."""
@@ -106,9 +115,11 @@ class Migration:
             if isinstance(error.__cause__, InterruptedByOperatorError):
                 raise error.__cause__ from error
             self.say(f"! {error.message}")
+            if step.action is MoveAction.CORDON:
+                return  # the fence keeps the source down all the same
             for move in moves:
                 result = self.results[move.name]
-                result.error = error
+                result.error = result.error or error
                 if not result.serves:
                     self._withdraw(move)
 

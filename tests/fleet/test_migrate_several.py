@@ -177,9 +177,13 @@ def test_a_target_that_was_begun_with_is_left_for_another(pair: Pair) -> None:
     pair.fleet.hosts["ct200"].says("mv /var/lib/ddtree/slots/gpu1/arrived.json /root/")
     note = pair.fleet.hosts["ct200"].says("cat /root/arrived.json").replace('"moved"', '"moving"')
     pair.fleet.hosts["ct200"].ssh("cat >/var/lib/ddtree/slots/gpu1/arrived.json", stdin=note)
+    pair.source.cut()  # so that it cannot be fenced, and the other target all the same
     done = pair.run("migrate", "ct129:1", "ct201", "--yes")
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 3, done.stdout + done.stderr
     assert "end the move to ct200/gpu1 that was begun" in done.stderr
+    assert engines(pair.fleet.hosts["ct200"]) == []
+    pair.source.heal()
+    assert pair.run("migrate", "ct129:1", "--resume", "--yes").returncode == 0
     assert pair.whole({"ct129/gpu2": "linear", "ct201/gpu1": "tree"})
     moves = json.loads(pair.run("status", "--json").stdout)["hosts"]
     assert [host["moves"] for host in moves] == [[], [], []]
