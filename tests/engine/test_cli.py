@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,8 @@ import torch
 
 from ddtree_engine.cli.main import build_parser, main
 from ddtree_engine.engine import DEMO, choose_device_rounds
-from ddtree_engine.training.command import RANGES
+from ddtree_engine.training.arguments import RANGES
+from tests.engine.serving.server_process import wait_for
 
 PROMPT = "def fibonacci(n):"
 LONG = "a" * 5000  # no file system has names like that
@@ -77,6 +79,48 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
     command = f"{sys.executable} -m ddtree_engine check --list-prompts --json | head -c 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)  # noqa: S602
     assert done.stderr == ""
+
+
+def test_the_parser_leaves_pytorch_alone() -> None:
+    # An option that is wrong, and Ctrl-C, should be answered in a moment.
+    look = "import sys; from ddtree_engine.cli.main import build_parser; build_parser(); "
+    command = [sys.executable, "-c", look + "print('torch' in sys.modules)"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def is_read(fifo: Path) -> bool:
+    """Whether somebody waits for what is written to it; from then on it stays open."""
+    try:
+        os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("when", ["importing", "at work"])
+def test_an_interrupt_is_one_word(when: str, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts"
+    os.mkfifo(prompts)
+    command = [sys.executable, "-m", "ddtree_engine", "check", "--prompts", str(prompts)]
+    environment = dict(os.environ)
+    if when == "importing":
+        # Stops at the first module that is a command's own.
+        stop = "import signal; signal.raise_signal(signal.SIGINT)"
+        (tmp_path / "sitecustomize.py").write_text(
+            "import sys\nclass Stop:\n  def find_spec(self, name, *rest):\n"
+            f"    if name == 'ddtree_engine.cli.serve':\n      {stop}\n"
+            "sys.meta_path.insert(0, Stop())\n"
+        )
+        environment["PYTHONPATH"] = str(tmp_path)
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        if when == "at work":
+            wait_for(lambda: is_read(prompts), "the prompts to be read")
+            process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "interrupted\n")
 
 
 def test_output_that_nothing_takes_is_an_error() -> None:

@@ -9,19 +9,18 @@ import argparse
 import io
 import os
 import sys
+from importlib import import_module
+from types import ModuleType
 
 from ddtree_engine import __version__
-from ddtree_engine.cli import bench, check, generate, inspect, serve, train
 from ddtree_engine.errors import EngineError
 
-COMMANDS = {
-    "serve": serve,
-    "generate": generate,
-    "check": check,
-    "bench": bench,
-    "inspect": inspect,
-    "train": train,
-}
+COMMANDS = ("serve", "generate", "check", "bench", "inspect", "train")
+
+
+def _command(name: str) -> ModuleType:
+    """The module of a command; it leaves PyTorch, which takes seconds, to its `run`."""
+    return import_module(f"ddtree_engine.cli.{name}")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -32,7 +31,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ddtree-engine {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, module in COMMANDS.items():
+    for name in COMMANDS:
+        module = _command(name)
         summary = module.SUMMARY
         sub = commands.add_parser(name, help=summary, description=summary)
         module.add_arguments(sub)
@@ -45,9 +45,9 @@ def main(argv: list[str] | None = None) -> int:
         # A terminal without Unicode gets escapes and no traceback.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    arguments = build_parser().parse_args(argv)
     try:
-        code: int = COMMANDS[arguments.command].run(arguments)
+        arguments = build_parser().parse_args(argv)
+        code: int = _command(arguments.command).run(arguments)
         sys.stdout.flush()
         return code
     except EngineError as error:
