@@ -25,6 +25,7 @@ from ddtreectl.errors import DdtreectlError, LockedError, RefusedError, StepErro
 from ddtreectl.facts.moves import Move, State
 from ddtreectl.inventory.select import Place, find_target
 from ddtreectl.plan.migration import MigrationPlan, MoveAction, MoveStep, SlotMove
+from ddtreectl.plan.placement import has_come
 
 
 @dataclass
@@ -308,13 +309,17 @@ class Migration:
         cordons.deliver(session, self.kept_cordons)
 
     def _abandon(self, move: SlotMove, slot: str) -> None:
-        """Have a slot that the service was to come to, and did not, serve it no more."""
+        """Have a slot that the service was to come to, and did not, serve it no more.
+
+        What somebody else has deployed there meanwhile is left alone.
+        """
         session, place = place_of(self.survey, slot)
         noted = self.results[move.name].move
         assert noted is not None  # noqa: S101 - it was marked before
         lock = HostLock(session.host, session.layout, session.operator, wait=self.lock_wait)
         with session.interrupts.shield(), locked(session, lock):
-            if session.look().running_units(place.slot_name):
+            facts = session.slots()
+            if noted.service and has_come(move.name, noted.service, place, facts):
                 moved.fence(session, place, replace(noted, source=slot, state="moved"))
             else:
                 generations.remove(session, session.layout.arrived(place.slot_name))

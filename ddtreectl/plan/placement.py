@@ -188,12 +188,17 @@ def rejections(asked: Asked, prospect: Prospect) -> Iterator[str]:
 
 def _is_there(asked: Asked, target: Place, facts: HostFacts) -> bool:
     """Whether it is the asked service that serves there: its move was interrupted after that."""
+    source = f"{asked.source.host_name}/{asked.source.slot_name}"
+    return has_come(source, asked.service, target, facts)
+
+
+def has_come(source: str, service: ServiceSpec, target: Place, facts: HostFacts) -> bool:
+    """Whether a service that was to come from `source` serves in a slot, and no other one."""
     come, now = facts.records.arrived.get(target.slot_name), serving(target, facts)
     if come is None or come.state != "moving" or now is None or now.service is None:
         return False
-    source = f"{asked.source.host_name}/{asked.source.slot_name}"
     alike = all(
-        getattr(now.service, name) == getattr(asked.service, name)
+        getattr(now.service, name) == getattr(service, name)
         for name in ("backend", "model", "mode", "budget", "topk")
     )
     return come.source == source and alike

@@ -18,6 +18,7 @@ from ddtreectl.plan.moves import move_remarks
 from ddtreectl.plan.placement import (
     Asked,
     Prospect,
+    has_come,
     memory_by_weights,
     memory_held,
 )
@@ -95,6 +96,18 @@ def test_the_choice(path: Path) -> None:
     accepted = {name for name, reasons in told.items() if not reasons}
     assert (found.chosen is None) == (not accepted)
     assert not accepted & set(case.get("rejected", {}))
+
+
+def test_what_was_deployed_after_a_move_was_begun_has_not_come_by_it() -> None:
+    target = slot_of("gpuhost/gpu1", {})
+    note = move({"source": "ct129/gpu1", "state": "moving"})
+    facts = replace(SERVING, records=replace(SERVING.records, arrived={"gpu1": note}))
+    assert has_come("ct129/gpu1", spec(), target, facts)
+    assert not has_come("ct129/gpu1", spec(budget=32), target, facts)
+    assert not has_come("ct129/gpu2", spec(), target, facts)
+    assert not has_come("ct129/gpu1", spec(), target, replace(facts, units={}))
+    ended = replace(facts.records, arrived={"gpu1": note.now("moved")})
+    assert not has_come("ct129/gpu1", spec(), target, replace(facts, records=ended))
 
 
 def test_a_service_needs_what_it_holds() -> None:
