@@ -14,7 +14,7 @@ from ddtreectl.errors import DdtreectlError, LockedError, RefusedError, Unreacha
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.inventory.select import Place
 from ddtreectl.inventory.service import ServiceSpec
-from ddtreectl.plan.routed import routed
+from ddtreectl.plan.routed import SYNC, routed
 from ddtreectl.plan.step import Plan
 from ddtreectl.plan.swap import plan_stop, plan_swap
 from ddtreectl.plan.wish import serves, serving
@@ -205,9 +205,12 @@ class Deployment:
         except BaseException as error:
             with session.interrupts.shield():
                 failure = self._way_back.conclude(execution, error)
-                if execution.taken_out and not isinstance(failure, LockedError | UnreachableError):
+                lost = isinstance(failure, LockedError | UnreachableError)
+                if execution.taken_out and lost:
+                    session.report.say(f"  ! the router sends it no requests; later, {SYNC}")
+                elif execution.taken_out:
                     self._put_back()
-                if not isinstance(failure, LockedError | UnreachableError):
+                if not lost:
                     session.audit(f"{name}-failed", slot=plan.slot, reason=failure.message)
             raise failure from error
         session.audit(f"{name}-done", slot=plan.slot, generation=number)

@@ -19,11 +19,12 @@ class Strike:
         self.host = operator.host
         self.process = process
         self.hold = hold
+        self.said = ""
 
     def end(self) -> None:
         """Let the step go on, and wait for the end of the deploy."""
         self.hold.release()
-        self.process.communicate(timeout=ENDS_WITHIN)
+        _, self.said = self.process.communicate(timeout=ENDS_WITHIN)
 
     def cut(self) -> None:
         self.host.cut()
@@ -51,7 +52,7 @@ class Strike:
     def hang(self) -> None:
         """The command hangs until its operator has enough of it and stops the deploy."""
         self.process.terminate()
-        self.process.communicate(timeout=ENDS_WITHIN)
+        _, self.said = self.process.communicate(timeout=ENDS_WITHIN)
 
     def reset(self) -> None:
         self.host.reset_connections()

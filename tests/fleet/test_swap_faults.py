@@ -210,7 +210,8 @@ def strike(lab: Lab, operator: Deployer, step: str, fault: str) -> None:
                 started[0].kill()
                 _, said = started[0].communicate()
                 raise AssertionError(f"the step is not reached:\n{said}") from None
-            FAULTS[fault](Strike(operator, started[0], hold))
+            hurt = Strike(operator, started[0], hold)
+            FAULTS[fault](hurt)
     finally:
         operator.host.heal()
     until(lambda: not operator.reverting(), "the host has returned, if it had to", SETTLES_WITHIN)
@@ -233,6 +234,8 @@ def strike(lab: Lab, operator: Deployer, step: str, fault: str) -> None:
     if action is Action.BUILD_ENVIRONMENT:
         assert unusable(operator) == []
     if routed is not None:
+        if code in LOST and action is not Action.PUT_IN:
+            assert "`ddtreectl router sync` puts in what serves" in hurt.said
         if code < 0 or code in LOST:  # the next contact puts it in, and touches nothing else
             generation = operator.service()["generation"]
             put_in(routed, operator)
