@@ -31,7 +31,15 @@ from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.errors import CapacityError, EngineError, OutOfMemoryError, RequestError
 from ddtree_engine.host_round import HostRound
 from ddtree_engine.memory_plan import cache_bytes, gibibytes
-from ddtree_engine.round_pipeline import DEPTH, RoundPipeline, bucket, context_bucket
+from ddtree_engine.round_pipeline import (
+    BUDGETS,
+    DEPTH,
+    WIDTHS,
+    RoundPipeline,
+    bucket,
+    context_bucket,
+    next_larger,
+)
 from ddtree_engine.row_state import RowState
 from ddtree_engine.sequence import Mode, Sequence, Speculation
 from ddtree_engine.shadow import ShadowEvidence
@@ -121,6 +129,7 @@ class Decoder:
                     one.unread = DEPTH * block
         self.tuner: BudgetTuner | None = None
         """Chooses the budget of requests that leave it open; without one they have their most."""
+        self._rehearsed: int | None = None  # the largest budget of a request, once it has been run
         self.sequences: list[Sequence] = []
         self.clock = StageClock()
         self.host_round = HostRound(
@@ -155,7 +164,8 @@ class Decoder:
         """Run the largest prefill and the largest round that requests may ask for, on nothing.
 
         What they take stays reserved for the smaller ones, so memory runs out here or, once
-        requests are admitted, not at all.
+        requests are admitted, not at all. From then on rounds come in a few shapes only, each the
+        next larger one.
 
         Args:
             budget: the largest of a request.
@@ -196,6 +206,7 @@ class Decoder:
                 f"nodes each and {room} tokens before them{self._free_memory()}",
                 hint="ask for fewer requests at once, a smaller budget or a shorter context",
             ) from error
+        self._rehearsed = shape.budget
 
     @property
     def _chain(self) -> int:
@@ -415,22 +426,23 @@ class Decoder:
         """The shape of the round that serves them all."""
         sampling = [one.sampling for one in running if not one.sampling.greedy]
         drafting = [one for one in running if one.speculation.drafts]
+        vocab = self.target.config.vocab_size
+        budget = max(
+            (one.budget if one.speculation.mode is Mode.TREE else self._chain for one in drafting),
+            default=0,
+        )
+        width = min(max((one.speculation.candidates for one in drafting), default=0), vocab)
+        if self._rehearsed is not None:
+            # Each shape costs a capture, and requests may ask for any.
+            budget = next_larger(budget, (*BUDGETS, self._chain), self._rehearsed)
+            width = next_larger(width, WIDTHS, vocab)
         return RoundShape(
             rows=bucket(len(running), self.rows),
             context=context_bucket(
                 max(self.cache.lengths[: len(running)]) + self.cache.unread, self.cache.max_length
             ),
-            budget=max(
-                (
-                    one.budget if one.speculation.mode is Mode.TREE else self._chain
-                    for one in drafting
-                ),
-                default=0,
-            ),
-            width=min(
-                max((one.speculation.candidates for one in drafting), default=0),
-                self.target.config.vocab_size,
-            ),
+            budget=budget,
+            width=width,
             sampled=bool(sampling),
             filters=any(one.filters for one in sampling),
         )

@@ -13,7 +13,7 @@ from ddtree_engine.device_round import DeviceRound, RoundShape
 from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.engine import Engine, load_engine
 from ddtree_engine.errors import EngineError
-from ddtree_engine.round_pipeline import RoundPipeline
+from ddtree_engine.round_pipeline import BUDGETS, RoundPipeline, next_larger
 from ddtree_engine.sampling import SamplingParams
 from ddtree_engine.sequence import Mode, Sequence, Speculation
 from ddtree_engine.target import TargetModel
@@ -185,6 +185,30 @@ def test_a_rehearsal_changes_nothing(target: TargetModel, drafter: DrafterModel)
             )
         one, other = (Sequence(prompt(9), 30, GREEDY, SHAPES[2]) for _ in range(2))
         assert run(plain, one) == run(rehearsed, other)
+
+
+def test_whatever_budgets_are_asked_for_there_are_few_shapes(
+    target: TargetModel, drafter: DrafterModel
+) -> None:
+    decoder = Decoder(target, drafter, rows=2, max_length=100, device_rounds=True)
+    decoder.rehearse(budget=20, topk=3)
+    assert decoder.pipeline is not None
+    (expected,) = run(decoder, Sequence(prompt(9), 12, GREEDY, SHAPES[0]))
+    for budget in range(1, 21):
+        for topk in (1, 3, 40):
+            one = Sequence(prompt(9), 12, GREEDY, Speculation(Mode.TREE, budget, topk))
+            assert run(decoder, one) == [expected]
+    seen = {(shape.budget, shape.width) for shape in decoder.pipeline.shapes}
+    # The chain of this drafter has 5 nodes, and its vocabulary 11 tokens.
+    budgets, widths = {1, 3, 5, 7, 15, 16, 20}, {1, 4, 11}
+    assert seen == {(0, 0), (20, 3), *((b, w) for b in budgets for w in widths)}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "size"), [(0, 0), (1, 1), (2, 3), (15, 15), (17, 31), (32, 32), (33, 40), (40, 40)]
+)
+def test_the_next_larger_size(wanted: int, size: int) -> None:
+    assert next_larger(wanted, BUDGETS, 40) == size
 
 
 @pytest.mark.parametrize("device_rounds", [False, True])
