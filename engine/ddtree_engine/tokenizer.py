@@ -29,6 +29,8 @@ class Tokenizer:
         backend.no_padding()
         self._backend = backend
         self.eos_ids = eos_ids
+        vocabulary = backend.get_vocab(with_added_tokens=True)
+        self._longest = max(map(len, vocabulary), default=1)
         self._chat_template = None
         if chat_template is not None:
             # The template comes with the weights: it runs in jinja2's sandbox.
@@ -65,6 +67,14 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """One more than the highest token id, specials included."""
         return 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    def may_fit(self, text: str, tokens: int) -> bool:
+        """Whether `text` can be so few tokens: false says that it is far too long to be encoded.
+
+        No token is longer than the longest of the vocabulary, and Unicode's normal forms, which a
+        tokenizer may bring a text to, make one character of four at most (UAX 15).
+        """
+        return len(text) <= 4 * self._longest * tokens
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; special tokens written in it count as such, none are added.

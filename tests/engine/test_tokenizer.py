@@ -39,6 +39,15 @@ def test_a_prompt_is_taken_whole_whatever_the_file_says(folder: Path) -> None:
     assert tokenizer.encode("x") == Tokenizer.load(DEMO / "target").encode("x")
 
 
+def test_a_text_that_can_be_few_tokens_is_never_called_too_long() -> None:
+    tokenizer = Tokenizer.load(DEMO / "target")
+    vocabulary = json.loads((DEMO / "target" / "tokenizer.json").read_text())["model"]["vocab"]
+    longest = tokenizer.decode([vocabulary[max(vocabulary, key=len)]])
+    for text in (TEXT, longest * 10, "e\u0301\u0323" * 50, "\U0001f600" * 50, ""):
+        assert tokenizer.may_fit(text, len(tokenizer.encode(text)))
+    assert not tokenizer.may_fit("a" * (4 * len(longest) * 10 + 1), 10)
+
+
 def test_other_threads_run_while_a_long_text_is_encoded() -> None:
     tokenizer = Tokenizer.load(DEMO / "target")
     done = threading.Event()

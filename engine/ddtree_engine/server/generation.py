@@ -92,6 +92,13 @@ async def generate(
         EngineError: it was refused, or failed before it gave any text.
     """
     engine, scheduler = service.require()
+    if isinstance(prompt, str) and not engine.tokenizer.may_fit(prompt, scheduler.context):
+        # Megabytes would keep a core busy for half a minute, only to be refused.
+        raise RequestError(
+            f"a prompt of {len(prompt)} characters leaves no room in the context of "
+            f"{scheduler.context} tokens",
+            hint="shorten the prompt",
+        )
     # Long texts take a while; the event loop has other clients.
     ids = (
         await asyncio.to_thread(engine.tokenizer.encode, prompt)

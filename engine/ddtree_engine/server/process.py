@@ -81,6 +81,7 @@ async def _serve(service: Service, listener: socket.socket) -> None:
         create_app(service),
         lifespan="off",
         log_config=None,
+        ws="none",  # there are none here, and no advice to install something for them
         access_log=False,
         timeout_graceful_shutdown=FLUSH_SECONDS,
     )

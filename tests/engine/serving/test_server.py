@@ -219,6 +219,13 @@ def test_a_body_over_the_limit_is_not_read_to_its_end(server: ServerProcess) -> 
     assert answer.status_code == 200
 
 
+def test_a_text_beyond_any_context_is_not_encoded(server: ServerProcess) -> None:
+    answer = server.post("/v1/completions", {"prompt": "ab" * (MAX_BODY_BYTES // 4)})
+    assert answer.status_code == 400
+    says = f"a prompt of {MAX_BODY_BYTES // 2} characters leaves no room in the context of 6000"
+    assert says in answer.json()["error"]["message"]
+
+
 def test_what_changes_nothing_is_ignored(server: ServerProcess) -> None:
     harmless = {
         "user": "me",
