@@ -195,19 +195,18 @@ class DeviceRound:
         starts, active = state.lengths[self.rows], state.active[self.rows]
         lengths = walk.lengths * active
         paths = Paths(lengths, walk.nodes)
-        committed = beside(
+        with beside(
             lambda: self.cache.commit(found.stash, paths, self.rows, starts, self.target.filters),
             lengths.device,
-        )
-        if self.drafter is not None and self.drafter_cache is not None:
-            assert found.features is not None
-            request = torch.arange(len(lengths), device=lengths.device)[:, None]
-            steps = torch.arange(walk.nodes.shape[1], device=lengths.device)
-            keys, values = self.drafter.context(
-                found.features[request, walk.nodes], starts[:, None] + steps
-            )
-            self.drafter_cache.append(keys, values, lengths, self.rows, starts)
-        committed()
+        ):
+            if self.drafter is not None and self.drafter_cache is not None:
+                assert found.features is not None
+                request = torch.arange(len(lengths), device=lengths.device)[:, None]
+                steps = torch.arange(walk.nodes.shape[1], device=lengths.device)
+                keys, values = self.drafter.context(
+                    found.features[request, walk.nodes], starts[:, None] + steps
+                )
+                self.drafter_cache.append(keys, values, lengths, self.rows, starts)
         anchors = state.anchors[self.rows]
         anchors.copy_(torch.where(active > 0, walk.bonus, anchors))
         starts += lengths

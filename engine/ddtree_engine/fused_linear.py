@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,7 @@ def project(x: Tensor, fused: Tensor | None, *linears: nn.Linear) -> Tensor:
 
 def project_beside(
     x: Tensor, fused: Tensor | None, *linears: nn.Linear, busy: int
-) -> tuple[Tensor, Callable[[], None]]:
+) -> tuple[Tensor, AbstractContextManager[None]]:
     """Like `project`, but outputs of the last of `linears` come while a recurrence works.
 
     Args:
@@ -56,13 +56,14 @@ def project_beside(
         busy: programs of the recurrence, `tree_gdn`, that is launched next.
 
     Returns:
-        The outputs, and what to call before those of the last one are read.
+        The outputs, and a context to launch the recurrence in, entered at once: those of the last
+        one are there behind it.
     """
     plan = None
     if fused is not None:
         plan = plan_beside(x, fused, linears[-1].out_features, busy)
     if fused is None or plan is None:
-        return project(x, fused, *linears), lambda: None
+        return project(x, fused, *linears), nullcontext()
     count, run = plan
     out = x.new_empty(*x.shape[:-1], len(fused))
     few_rows_linear_into(out[..., :-count], x, fused[:-count])

@@ -7,7 +7,8 @@ branch of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import torch
@@ -18,22 +19,26 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def beside(work: Callable[[], object], device: torch.device) -> Callable[[], None]:
-    """Start `work` beside what follows; what it reads must be there already.
+@contextmanager
+def beside(work: Callable[[], object], device: torch.device) -> Iterator[None]:
+    """Run `work` beside what the body launches; what it reads must be there already.
+
+    What it wrote is there after the body, and however the body ends: memory that an error lets go
+    of is not in use any more, and a branch of a graph has come back.
 
     Args:
-        work: launches on one GPU. What it writes, and what it reads, lives until the returned
-            function was called.
+        work: launches on one GPU. What it writes, and what it reads, lives until the body's end.
         device: of that work; on a CPU it is done at once.
-
-    Returns:
-        What to call before anything reads what `work` wrote.
     """
     if device.type != "cuda":
         work()
-        return lambda: None
-    side = _stream(device)
-    side.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(side):
-        work()
-    return lambda: torch.cuda.current_stream(device).wait_stream(side)
+        yield
+        return
+    here, side = torch.cuda.current_stream(device), _stream(device)
+    side.wait_stream(here)
+    try:
+        with torch.cuda.stream(side):
+            work()
+        yield
+    finally:
+        here.wait_stream(side)

@@ -89,28 +89,28 @@ class GatedDeltaNet(nn.Module):
         """
         linear = self.linear
         sizes = [one.out_features for one in self._projections]
-        projected, z_is_there = project_beside(
+        projected, while_z_comes = project_beside(
             x, self._qkvbaz, *self._projections, busy=tree_gdn_programs(x, *state.shape[1::2])
         )
         inputs, b, a, z = torch.split(projected, sizes, dim=-1)
-        q, k, v, g, beta = gdn_inputs(
-            inputs,
-            tail,
-            taps,
-            self.conv1d.weight[:, 0],
-            a,
-            b,
-            self.A_log,
-            self.dt_bias,
-            key_heads=linear.num_key_heads,
-            key_dim=linear.key_head_dim,
-            eps=L2_EPS,
-            kept=kept,
-        )
-        stash.log_decays.append(g)
-        stash.strengths.append(beta)
-        out = tree_gdn(q, k, v, g, beta, state, ancestors)
-        z_is_there()
+        with while_z_comes:
+            q, k, v, g, beta = gdn_inputs(
+                inputs,
+                tail,
+                taps,
+                self.conv1d.weight[:, 0],
+                a,
+                b,
+                self.A_log,
+                self.dt_bias,
+                key_heads=linear.num_key_heads,
+                key_dim=linear.key_head_dim,
+                eps=L2_EPS,
+                kept=kept,
+            )
+            stash.log_decays.append(g)
+            stash.strengths.append(beta)
+            out = tree_gdn(q, k, v, g, beta, state, ancestors)
         gated = gated_norm(
             out, torch.unflatten(z, -1, out.shape[2:]), self.norm.weight, self.norm.eps
         )
