@@ -7,6 +7,7 @@ shadow evidence, the experiment that leaks state, and machines without a GPU.
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +23,20 @@ from ddtree_engine.stages import StageClock
 from ddtree_engine.target import TargetModel, Verification
 from ddtree_engine.tree import DraftTree, best_first, chain, fixed_point, walk
 from ddtree_engine.tree_batch import TreeBatch
+
+
+class _Shape(NamedTuple):
+    """What a request's round verifies.
+
+    Attributes:
+        tree: its nodes.
+        sound: whether the numbers that it was made of were usable.
+        evidence: of a shadow request, the tree that is matched with what comes.
+    """
+
+    tree: DraftTree
+    sound: bool = True
+    evidence: DraftTree | None = None
 
 
 class HostRound:
@@ -55,7 +70,9 @@ class HostRound:
     def __call__(self, running: SequenceOf[Sequence]) -> list[tuple[Sequence, list[int]]]:
         """Run one round for requests in the first rows; each with the tokens that it emitted."""
         rows = slice(0, len(running))
-        trees = self._shape(running, rows)
+        # What a round changes in a request it changes at its end: without memory it is run again.
+        shapes = self._shape(running, rows)
+        trees = [shape.tree for shape in shapes]
         with self.clock.timed("verify"):
             batch = TreeBatch.from_trees(
                 trees,
@@ -68,9 +85,15 @@ class HostRound:
             found = self.target.verify(batch, self.cache, rows, layers)
             logits = self.target.logits(found.hidden)
         with self.clock.timed("accept"):
-            paths, emitted = self._accept(running, trees, logits, batch)
+            paths, emitted, finite = self._accept(running, trees, logits, batch)
         with self.clock.timed("commit"):
             self.commit(found, paths, rows)
+        for one, shape, sound in zip(running, shapes, finite, strict=True):
+            if not (shape.sound and sound):
+                one.finish_reason = "failed"
+            if one.shadow is not None and shape.evidence is not None:
+                anchor = len(one.prompt) + len(one.emitted) - 1
+                one.shadow.record(shape.evidence, anchor, shape.tree.tokens[1:])
         outcome = [
             (one, [] if one.finish_reason == "failed" else one.take(tokens))
             for one, tokens in zip(running, emitted, strict=True)
@@ -118,8 +141,11 @@ class HostRound:
         trees: SequenceOf[DraftTree],
         logits: Tensor,
         batch: TreeBatch,
-    ) -> tuple[list[list[int]], list[list[int]]]:
-        """Accepted path of each request, and what it emits: the path's tokens, then the bonus."""
+    ) -> tuple[list[list[int]], list[list[int]], list[bool]]:
+        """Accepted path of each request, what it emits, and whether its numbers were finite.
+
+        It emits the path's tokens, then the bonus.
+        """
         sampling = [one.sampling for one in running]
         if all(one.greedy for one in sampling):
             choices = logits.argmax(-1).tolist()
@@ -135,15 +161,14 @@ class HostRound:
         # The ops keep a number that is not finite in its own branch, so a draft that goes bad and
         # is rejected harms nobody. A sum is finite only if every term is.
         sound = torch.isfinite(logits.sum(-1)).tolist()
-        paths, emitted = [], []
+        paths, emitted, sounds = [], [], []
         for one, tree, chosen, finite in zip(running, trees, choices, sound, strict=True):
             path, bonus = walk(tree, chosen.__getitem__)
             paths.append(path)
             one.path = path
-            if not all(finite[node] for node in path):
-                one.finish_reason = "failed"
+            sounds.append(all(finite[node] for node in path))
             emitted.append([*(tree.tokens[node] for node in path[1:]), bonus])
-        return paths, emitted
+        return paths, emitted, sounds
 
     def _push_features(
         self, features: Tensor | None, paths: Paths, rows: slice, starts: Tensor
@@ -156,23 +181,23 @@ class HostRound:
         keys, values = self.drafter.context(features[request, paths.nodes], starts[:, None] + steps)
         self.drafter_cache.append(keys, values, paths.lengths, rows, starts)
 
-    def _shape(self, running: SequenceOf[Sequence], rows: slice) -> list[DraftTree]:
+    def _shape(self, running: SequenceOf[Sequence], rows: slice) -> list[_Shape]:
         """The tree of each request for this round."""
         if not any(one.speculation.drafts for one in running):
-            return [chain(one.anchor, ()) for one in running]
+            return [_Shape(chain(one.anchor, ())) for one in running]
         with self.clock.timed("draft"):
             widest = max(one.speculation.candidates for one in running)
             log_probs, ids = self._draft(running, rows, widest)
             # The round goes on for the others; what a failed request drafts no longer matters.
             unusable = log_probs.isnan().flatten(1).any(1)
             log_probs = log_probs.masked_fill(unusable[:, None, None], 0.0)
-            for one, bad in zip(running, unusable.tolist(), strict=True):
-                if bad and one.speculation.drafts:
-                    one.finish_reason = "failed"
         with self.clock.timed("build"):
             scores = fixed_point(log_probs.numpy()).tolist()
             candidates = ids.tolist()
-            return [self._build(one, scores[b], candidates[b]) for b, one in enumerate(running)]
+            return [
+                self._build(one, scores[b], candidates[b], sound=not bad)
+                for b, (one, bad) in enumerate(zip(running, unusable.tolist(), strict=True))
+            ]
 
     def _draft(
         self, running: SequenceOf[Sequence], rows: slice, topk: int
@@ -201,24 +226,22 @@ class HostRound:
         return log_probs.cpu().view(shape), ids.cpu().view(shape)
 
     def _build(
-        self, one: Sequence, scores: list[list[int]], candidates: list[list[int]]
-    ) -> DraftTree:
+        self,
+        one: Sequence,
+        scores: list[list[int]],
+        candidates: list[list[int]],
+        *,
+        sound: bool,
+    ) -> _Shape:
         """The shape that the request's mode makes of the drafter's candidates."""
         mode, budget, k = one.speculation.mode, one.budget, one.speculation.topk
         drafts = [row[0] for row in candidates]
         if mode is Mode.AR:
-            return chain(one.anchor, ())
+            return _Shape(chain(one.anchor, ()))
+        scores, wide = [row[:k] for row in scores], [row[:k] for row in candidates]
         if mode is Mode.TREE:
-            return best_first(
-                one.anchor, [row[:k] for row in scores], [row[:k] for row in candidates], budget
-            )
+            return _Shape(best_first(one.anchor, scores, wide, budget), sound)
+        evidence = None
         if one.shadow is not None:
-            tree = best_first(
-                one.anchor,
-                [row[:k] for row in scores],
-                [row[:k] for row in candidates],
-                max(BUDGETS),
-            )
-            known = len(one.prompt) + len(one.emitted)
-            one.shadow.record(tree, known - 1, drafts)
-        return chain(one.anchor, drafts)
+            evidence = best_first(one.anchor, scores, wide, max(BUDGETS))
+        return _Shape(chain(one.anchor, drafts), sound, evidence)

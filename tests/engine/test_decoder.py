@@ -7,7 +7,13 @@ import torch
 
 from ddtree_engine.decoder import Decoder
 from ddtree_engine.drafter import DrafterModel
-from ddtree_engine.errors import CapacityError, CheckpointError, EngineError, RequestError
+from ddtree_engine.errors import (
+    CapacityError,
+    CheckpointError,
+    EngineError,
+    OutOfMemoryError,
+    RequestError,
+)
 from ddtree_engine.sampling import SamplingParams
 from ddtree_engine.sequence import Mode, Sequence, Speculation
 from ddtree_engine.shadow import BUDGETS, LINEAR
@@ -268,3 +274,32 @@ def test_a_context_that_no_memory_holds(target: TargetModel) -> None:
     with pytest.raises(CapacityError, match="no memory for the caches of 2 x") as error:
         Decoder(target, None, rows=2, max_length=1 << 45)
     assert error.value.hint is not None
+
+
+def test_a_round_without_memory_leaves_no_trace(target: TargetModel, drafter: DrafterModel) -> None:
+    """It is run again: evidence is counted once, and a failure is told by the round that ends."""
+
+    def tokens_and_evidence(failures: int, monkeypatch: pytest.MonkeyPatch) -> tuple[object, ...]:
+        decoder = Decoder(target, drafter, max_length=100)
+        one = Sequence(prompt(9), 20, GREEDY, Speculation(Mode.SHADOW, topk=3))
+        decoder.start(one)
+        while not one.decoding:
+            decoder.prefill(one)
+        commit = decoder.host_round.commit
+
+        def no_memory(*_: object) -> None:
+            raise torch.OutOfMemoryError("no memory")
+
+        while one.finish_reason is None:
+            monkeypatch.setattr(decoder.host_round, "commit", no_memory)
+            for _ in range(failures):
+                with pytest.raises(OutOfMemoryError):
+                    decoder.round()
+                assert one.finish_reason is None
+            monkeypatch.setattr(decoder.host_round, "commit", commit)
+            decoder.round()
+        assert one.shadow is not None
+        return one.emitted, one.rounds, one.shadow.summary()
+
+    with pytest.MonkeyPatch.context() as patched:
+        assert tokens_and_evidence(2, patched) == tokens_and_evidence(0, patched)
