@@ -53,6 +53,14 @@ class Settings:
         ):
             if not low <= value <= high:
                 raise EngineError(f"{name} must be from {low} to {high}, got {value}")
+        try:
+            self.served_model_name.encode()
+        except UnicodeEncodeError as error:  # every answer has it, and /metrics
+            raise EngineError(
+                "the name of the model is not Unicode text", hint="give a --served-model-name"
+            ) from error
+        if not self.served_model_name:
+            raise EngineError("--served-model-name is empty")
         if self.drafter is None and self.mode != "ar":
             raise EngineError(
                 f"mode `{self.mode}` needs a drafter",

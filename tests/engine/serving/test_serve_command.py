@@ -22,6 +22,8 @@ from ddtree_engine.server.settings import read_api_keys
         (["--port", "65536"], "--port must be from 0 to 65535"),
         (["--max-running", "0"], "--max-running must be from 1"),
         (["--drain-timeout", "nan"], "--drain-timeout must be from 0"),
+        (["--served-model-name", "a\udcff"], "the name of the model is not Unicode text"),
+        (["--served-model-name", ""], "--served-model-name is empty"),
         (["--api-key-file", "/nope"], "the API key file `/nope` can't be read"),
     ],
 )
