@@ -118,6 +118,11 @@ class Service:
                 f"budget {budget} is over this server's {ours.most_nodes}",
                 hint="start the server with a larger --budget",
             )
+        if topk > ours.topk:
+            raise RequestError(
+                f"topk {topk} is over this server's {ours.topk}",
+                hint="start the server with a larger --topk",
+            )
         auto = ours.budget == "auto" and asked.budget is None
         return Speculation(Mode(asked.mode or ours.mode), budget, topk, auto)
 
