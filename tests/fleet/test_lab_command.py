@@ -1,5 +1,7 @@
 """`python -m tests.fleet.lab`: a lab for a person."""
 
+import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -93,3 +95,14 @@ def test_gpus(lab: tuple[Command, str]) -> None:
     assert "H200" in command.prints("ssh", "h1", asked)
     assert command.refuses("gpu", "h1", "--fault", "shy") == "error: no such fault: shy"
     assert "has GPUs 0 to 0" in command.refuses("gpu", "h1", "--gpu", "3", "--fault", "lost")
+
+
+def test_the_deploy_that_it_shows_works(lab: tuple[Command, str]) -> None:
+    command, said = lab
+    (shown,) = [line for line in said.splitlines() if " deploy h1 " in line]
+    words = shlex.split(shown)[3:]
+    assert words[0] == "exec"
+    command.prints(*words)
+    ddtreectl = words[words.index("ddtreectl") : words.index("deploy")]
+    status = json.loads(command.prints("exec", *ddtreectl, "status", "--json"))
+    assert [s["health"] for s in status["services"] if s["host"] == "h1"] == ["healthy"]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.fleet import engine_wheel
 from tests.fleet.lab import packages
 from tests.fleet.lab.fleet import Fleet
 from tests.fleet.lab.gpu import GpuState
@@ -18,6 +19,8 @@ from tests.fleet.lab.topology import HostSpec
 
 FOLDER = Path("/run/ddtree-lab")
 MODULE = "python -m tests.fleet.lab"
+DISK = "16G"
+"""Of each host: what a deploy wants to be free, and more. It takes the memory of what is in it."""
 
 FAULTS: dict[str, tuple[str, Callable[[Host, argparse.Namespace], None]]] = {
     "cut": ("pull the network plug", lambda host, _: host.cut()),
@@ -51,20 +54,27 @@ def up(options: argparse.Namespace) -> None:
         else:
             raise LabError(f"a lab runs in {options.folder} already; `{MODULE} down` ends it")
     hosts = [
-        HostSpec(f"h{number}", gpus=options.gpus, behind=_bastion(number, options))
+        HostSpec(f"h{number}", gpus=options.gpus, behind=_bastion(number, options), disk=DISK)
         for number in range(1, options.hosts + 1)
     ]
     fleet = Fleet.boot(hosts, folder=options.folder, kept=True)
     for host in fleet.hosts.values():
         behind = f", behind {host.spec.behind}" if host.spec.behind else ""
         print(f"{host.name}  {host.address}{behind}  {host.spec.gpus} GPUs")
+    stand_in = engine_wheel.build(options.folder)
+    slot = "--gpu 0" if options.gpus else "--slot cpu0"
+    ddtreectl = f"ddtreectl --inventory {options.folder}/inventory.yaml"
     print(f"\nInventory ({options.folder}/inventory.yaml):\n")
     print((options.folder / "inventory.yaml").read_text())
-    print("The hosts are in a network of their own; commands enter it by `exec`:\n")
+    print(
+        "The hosts are in a network of their own; commands enter it by `exec`. Their GPUs are\n"
+        "played, so what is deployed to them is a stand-in that answers for the engine:\n"
+    )
     for usage in (
         "ssh h1",
         "ssh deploy@h2 sudo -n systemctl status",
-        f"exec ddtreectl --inventory {options.folder}/inventory.yaml status",
+        f"exec {ddtreectl} status",
+        f"exec env DDTREECTL_ENGINE_WHEEL={stand_in} {ddtreectl} deploy h1 {slot} --mode tree",
         f"exec ssh -F {options.folder}/ssh_config h1",
         "fault h1 slow --delay 0.1",
         "kmsg h1 'NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.'",
