@@ -127,7 +127,9 @@ def _refuse_unknown_gpu(target: Target, facts: HostFacts) -> None:
         )
 
 
-def uncordon(session: Session, target: Target, kept: KeptCordons) -> Uncordoned:
+def uncordon(
+    session: Session, target: Target, kept: KeptCordons, lock_wait: float = 0.0
+) -> Uncordoned:
     """Let services be started on `target` again, and take what its log says as dealt with.
 
     Ending the cordon of a host ends those of its GPUs.
@@ -140,7 +142,7 @@ def uncordon(session: Session, target: Target, kept: KeptCordons) -> Uncordoned:
     kept.remove(target.host_name, *(entry.name for entry in mine))
     facts = session.certain(*NEEDED)
     deliver(session, kept)
-    opened = _open_slots(session, target, facts)
+    opened = _open_slots(session, target, facts, lock_wait)
     ended = tuple(entry for entry in _on_host(facts) if _concerns(target, entry, facts))
     if ended:
         generations.remove(session, *(session.layout.cordon(entry.name) for entry in ended))
@@ -183,11 +185,14 @@ def _concerns(target: Target, entry: Cordon, facts: HostFacts | None) -> bool:
     return entry.gpu == target.gpu or (facts is not None and entry.covers(target.gpu, facts.gpus))
 
 
-def _open_slots(session: Session, target: Target, facts: HostFacts) -> tuple[str, ...]:
+def _open_slots(
+    session: Session, target: Target, facts: HostFacts, lock_wait: float
+) -> tuple[str, ...]:
     """Let slots whose services serve elsewhere be deployed to again; they stay stopped."""
     gone = [entry for entry in target.places if entry.slot_name in facts.records.moved]
     if gone:
-        with locked(session, HostLock(session.host, session.layout, session.operator)):
+        lock = HostLock(session.host, session.layout, session.operator, wait=lock_wait)
+        with locked(session, lock):
             for entry in gone:
                 moved.open_slot(session, entry)
                 worker = session.router.worker(entry) if session.router else None

@@ -10,6 +10,7 @@ from ddtreectl.apply.session import Session
 from ddtreectl.errors import DdtreectlError, ExitCode, UnreachableError
 from ddtreectl.inventory.layout import slot_units
 from ddtreectl.inventory.select import Place, Target
+from ddtreectl.plan.wish import current
 
 State = Literal[
     "stopped", "empty", "protected", "failed", "unreachable", "stopping", "serving", "unknown"
@@ -57,14 +58,14 @@ def affected(targets: Sequence[Target]) -> Iterator[tuple[Place, bool]]:
 def protected(place: Place) -> Drained:
     """What became of a slot that is protected and was not named."""
     gpus = " ".join(f"{place.host_name}:{index}" for index in place.slot.gpus[:1])
-    how = f"`ddtreectl drain {gpus}`" if gpus else f"`ddtreectl stop {place.host_name}`"
+    how = f"`ddtreectl drain {gpus}`" if gpus else f"`ddtreectl stop {place.words}`"
     return Drained(place, "protected", "its service goes on", f"{how} stops it as well")
 
 
-def drain(session: Session, place: Place) -> Drained:
+def drain(session: Session, place: Place, lock_wait: float = 0.0) -> Drained:
     """Stop the service of a slot, and keep it stopped; for a caller that watches for signals."""
     try:
-        outcome = Deployment(session, place).stop()
+        outcome = Deployment(session, place, lock_wait=lock_wait).stop()
     except DdtreectlError as error:
         if isinstance(error.__cause__, InterruptedByOperatorError):
             return left(session, place)
@@ -79,10 +80,14 @@ def drain(session: Session, place: Place) -> Drained:
 def left(session: Session, place: Place) -> Drained:
     """What goes on in a slot whose drain was interrupted, or never begun."""
     try:
-        facts = session.look()
+        facts = session.slots()
     except DdtreectlError as error:
         return Drained(place, "unknown", error.message, error.hint, ExitCode.FAILED)
     running = [u for name in slot_units(place.slot_name) if (u := facts.unit(name)).running]
+    if not running and current(place, facts) is None:
+        return Drained(place, "empty")
+    if not running and place.slot_name in facts.records.stopped:
+        return Drained(place, "stopped")
     if not running:
         said = "its service has ended, and is not marked as stopped on purpose"
         return Drained(place, "stopping", said, exit_code=ExitCode.FAILED)

@@ -11,6 +11,7 @@ from ddtreectl.apply.session import Session
 from ddtreectl.errors import StepError
 from ddtreectl.facts.records import UNKNOWN, Generation, Status
 from ddtreectl.hosts.protocol import check
+from ddtreectl.inventory.select import words
 from ddtreectl.plan.step import Candidate
 from ddtreectl.units import gpu_nodes
 
@@ -62,9 +63,8 @@ def load(session: Session, generation: Generation) -> Candidate:
     unit = session.host.read(f"{folder}/{generation.unit}")
     environment = session.host.read(f"{folder}/environment")
     damaged = f"generation {generation.number} of `{generation.slot}` is damaged"
-    hint = (
-        f"`rollback --to` may name another; after `ddtreectl stop {session.host.name}` a deploy can"
-    )
+    place = words(session.host.name, session.entry, generation.slot)
+    hint = f"`rollback --to` may name another; after `ddtreectl stop {place}` a deploy can"
     if unit is None or environment is None or generation.service is None:
         raise StepError(damaged, cause=f"files are missing in {folder}", hint=hint)
     for name, content, wanted in (

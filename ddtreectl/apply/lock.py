@@ -149,7 +149,7 @@ class HostLock:
             f'if [ -e {path} ]; then echo "$(($(date +%s) - $(stat -c %Y {path})))"; '
             f"sha256sum <{path}; cat {path}; exit {_HELD}; fi; "
             f'owner=$(cat); write() {{ printf %s "$owner" >{path}.new && mv {path}.new {path}; }}; '
-            f"if write; then [ -s {guard} ] || head -c {BALLAST} /dev/urandom >{guard}; "
+            f"if write; then {self._ballast}; "
             f"else : >{guard}; write || exit 1; fi; {_WIND_UP}"
         )
         writable = f"is the disk of {self._root} full, or mounted read-only?"
@@ -180,7 +180,8 @@ class HostLock:
         """Remove the lock, if it is this one."""
         path = quote(self._path)
         with suppress(UnreachableError):  # the lock of an owner who is gone gets stale
-            self._guarded(f"grep -qs {self._token} {path} && rm -f {path}")
+            # Whoever comes next has room for a lock again, before something else takes it.
+            self._guarded(f"grep -qs {self._token} {path} && rm -f {path}; {self._ballast}")
 
     def _renew(self) -> None:
         path = quote(self._path)
@@ -212,6 +213,11 @@ class HostLock:
         """End what still runs on the host under the lock of an operator who has it no more."""
         if not gone.damaged:
             self._host.run(["sh", "-c", end_commands(gone.token)], deadline=_DEADLINE)
+
+    @property
+    def _ballast(self) -> str:
+        guard = f"{quote(self._root)}/{GUARD}"
+        return f"[ -s {guard} ] || head -c {BALLAST} /dev/urandom >{guard} 2>/dev/null || true"
 
     def _guarded(self, command: str, stdin: str = "") -> Result:
         root = quote(self._root)

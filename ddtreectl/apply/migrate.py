@@ -298,14 +298,13 @@ class Migration:
         noted = self.results[move.name].move
         assert noted is not None  # noqa: S101 - it was marked before
         with session.interrupts.shield():
-            done = fenced(session, noted, self.lock_wait)
-        if not done:
-            raise StepError(
-                f"{move.name} is marked and masked, and something of it still runs",
-                hint=f"`ddtreectl migrate {self.plan.source} --resume` looks again",
-            )
-        self.results[move.name].fenced = True
-        self._note(move, "fenced")
+            if not fenced(session, noted, self.lock_wait):
+                raise StepError(
+                    f"{move.name} is marked and masked, and something of it still runs",
+                    hint=f"`ddtreectl migrate {self.plan.source} --resume` looks again",
+                )
+            self.results[move.name].fenced = True
+            self._note(move, "fenced")
         cordons.deliver(session, self.kept_cordons)
 
     def _abandon(self, move: SlotMove, slot: str) -> None:

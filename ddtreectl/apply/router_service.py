@@ -52,16 +52,25 @@ class RouterService:
     Args:
         router: the router.
         wheelhouse: the wheels that it is installed from, or None.
+        lock_wait: seconds to wait for another operator to finish.
     """
 
-    def __init__(self, router: Router, wheelhouse: Wheelhouse | None = None) -> None:
+    def __init__(
+        self, router: Router, wheelhouse: Wheelhouse | None = None, *, lock_wait: float = 0.0
+    ) -> None:
         self._router = router
         self._session = router.session
         self._host = self._session.host
         self._layout = self._session.layout
         self._wheelhouse = wheelhouse
+        self._lock_wait = lock_wait
         self._uv = ""
         self._before: bytes | None = None
+
+    @property
+    def _lock(self) -> HostLock:
+        session = self._session
+        return HostLock(session.host, session.layout, session.operator, wait=self._lock_wait)
 
     def deploy(self) -> list[RouterStep]:
         """Install and start the router as the inventory has it. Returns what was done.
@@ -71,7 +80,7 @@ class RouterService:
             StepError: a step failed; the router that ran before runs again, if there was one.
         """
         session = self._session
-        with locked(session, HostLock(session.host, session.layout, session.operator)):
+        with locked(session, self._lock):
             self._host = session.host
             steps = self.steps()
             if not steps:
@@ -86,7 +95,7 @@ class RouterService:
     def stop(self) -> bool:
         """Stop the router and keep it stopped. Returns whether it ran."""
         session, supervisor = self._session, self._session.supervisor
-        with locked(session, HostLock(session.host, session.layout, session.operator)):
+        with locked(session, self._lock):
             ran = self._active()
             stopped = session.host.run(supervisor.stop(UNIT), deadline=self._patience)
             if ran:

@@ -56,7 +56,8 @@ class WayBack:
             seen = evidence.gather(self._session, execution.health, execution.mark)
         self._session.report.say(f"  ! {what}")
         restored = self._restore(execution, what)
-        see = f"see `ddtreectl status {self._place.host_name}` and `ddtreectl logs`"
+        place = self._place
+        see = f"see `ddtreectl status {place.host_name}` and `ddtreectl logs {place.words}`"
         if isinstance(restored, LockedError):
             return restored
         if isinstance(restored, UnreachableError):

@@ -12,7 +12,7 @@ from ddtreectl.apply.cordons import Cordoned, Uncordoned
 from ddtreectl.apply.kept_cordons import KeptCordons
 from ddtreectl.apply.on_targets import Opened, on_targets
 from ddtreectl.cli import output
-from ddtreectl.cli.context import Context, Json, Reason, context
+from ddtreectl.cli.context import Context, Json, LockWait, Reason, context
 from ddtreectl.errors import DdtreectlError, ExitCode, UnreachableError
 from ddtreectl.inventory.select import Target, find_target
 
@@ -53,7 +53,9 @@ def cordon(
     return int(combined([*codes, *(failure.exit_code for _, failure in failures)]))
 
 
-def uncordon(ctx: typer.Context, targets: Targets, as_json: Json = False) -> int:
+def uncordon(
+    ctx: typer.Context, targets: Targets, lock_wait: LockWait = 0, as_json: Json = False
+) -> int:
     """Let services be started on hosts or GPUs again.
 
     Errors that the kernel log has of them up to now count as dealt with. To uncordon a host is to
@@ -61,7 +63,11 @@ def uncordon(ctx: typer.Context, targets: Targets, as_json: Json = False) -> int
     """
     entries, kept = open_targets(context(ctx), targets)
     done, failures = parted(
-        on_targets(entries, lambda entry: cordons.uncordon(entry.session, entry.target, kept))
+        on_targets(
+            entries,
+            lambda entry: cordons.uncordon(entry.session, entry.target, kept, lock_wait),
+            lock_wait=lock_wait,
+        )
     )
     if as_json:
         output.document(_uncordoned_document(done, failures))
@@ -161,8 +167,11 @@ def _say_uncordoned(entry: Uncordoned) -> None:
     told += [f"slot {slot}, whose service has moved, is open again" for slot in entry.opened]
     said = "; ".join(told) or "it was not cordoned"
     output.stdout().print(f"{entry.target}: {escape(said)}")
-    if any(cordon.drained for cordon in entry.ended):
-        again = f"`ddtreectl rollback {entry.target.host_name}` starts the last good one"
+    drained = {cordon.gpu for cordon in entry.ended if cordon.drained}
+    left = [place for place in entry.target.places if drained.intersection(place.slot.gpus)]
+    if left:
+        ways = ", ".join(f"`ddtreectl rollback {place.words}`" for place in left)
+        again = f"{ways} starts the last good one"
         output.stdout().print(f"  [cyan]hint[/]: what was drained there stays down; {again}")
     if entry.still:
         output.stdout().print(f"  [yellow]still[/]: {escape(str(entry.still))}")

@@ -10,7 +10,7 @@ from ddtreectl.apply.drain import LEFT, Drained
 from ddtreectl.apply.interrupts import handled
 from ddtreectl.apply.on_targets import Opened, on_targets
 from ddtreectl.cli import output
-from ddtreectl.cli.context import Json, Reason, context
+from ddtreectl.cli.context import Json, LockWait, Reason, context
 from ddtreectl.cli.cordon import (
     Targets,
     combined,
@@ -37,6 +37,7 @@ def drain(
     ctx: typer.Context,
     targets: Targets,
     reason: Reason = "drained",
+    lock_wait: LockWait = 0,
     as_json: Json = False,
 ) -> int:
     """Cordon hosts or GPUs, all of them first, and stop their services gracefully.
@@ -68,7 +69,7 @@ def drain(
             for entry in entries
             if entry.target.host_name not in failed and not unreachable[entry.target.host_name]
         ]
-        results = _drained(reached, asked)
+        results = _drained(reached, asked, lock_wait)
     gone = [entry.target for entry in entries if unreachable.get(entry.target.host_name)]
     results += [
         Drained(
@@ -96,7 +97,7 @@ def drain(
     return int(combined(codes or [ExitCode.DONE]))
 
 
-def _drained(entries: Sequence[Opened], asked: Sequence[str]) -> list[Drained]:
+def _drained(entries: Sequence[Opened], asked: Sequence[str], lock_wait: int) -> list[Drained]:
     """Drain the slots of targets, many hosts at a time; once it is `asked` to stop, only look."""
     sessions = {entry.target.host_name: entry.session for entry in entries}
     wanted = list(draining.affected([entry.target for entry in entries]))
@@ -106,8 +107,11 @@ def _drained(entries: Sequence[Opened], asked: Sequence[str]) -> list[Drained]:
     }
 
     def of_host(name: str) -> list[Drained]:
-        act = {True: draining.left, False: draining.drain}
-        return [act[bool(asked)](sessions[name], place) for place in places[name]]
+        session = sessions[name]
+        return [
+            draining.left(session, place) if asked else draining.drain(session, place, lock_wait)
+            for place in places[name]
+        ]
 
     found: dict[tuple[str, str], Drained] = {}
     for name, outcome in on_each(list(sessions), of_host, deadline=None):

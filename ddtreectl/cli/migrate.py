@@ -237,6 +237,8 @@ def _done(work: Migration, planned: float, interrupted: str, *, as_json: bool) -
             console.print(f"{name}: [bold red]has not moved[/]")
         if result.error:
             output.error(result.error, as_json=False)
+    if interrupted:
+        console.print(f"[yellow]interrupted by {interrupted}[/]")
     took = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in work.seconds.items())
     console.print(f"[dim]plan {planned:.1f} s, {took}[/]")
     if interrupted or code is not ExitCode.DONE:

@@ -13,7 +13,7 @@ from ddtreectl.apply.router_service import RouterService
 from ddtreectl.apply.router_sync import Synced, sync
 from ddtreectl.cli import output, router_table
 from ddtreectl.cli.commands import exiting
-from ddtreectl.cli.context import Context, DryRun, Json, context
+from ddtreectl.cli.context import Context, DryRun, Json, LockWait, context
 from ddtreectl.env.wheelhouse import Wheelhouse
 from ddtreectl.errors import DdtreectlError, ExitCode, UsageError
 from ddtreectl.hosts.pool import on_each
@@ -34,6 +34,7 @@ def deploy(
         ),
     ] = None,
     dry_run: DryRun = False,
+    lock_wait: LockWait = 0,
     as_json: Json = False,
 ) -> int:
     """Install and start the router as the inventory has it, and put in what serves.
@@ -46,7 +47,7 @@ def deploy(
     named = wheelhouse or (Path(router.settings.wheelhouse) if router.settings.wheelhouse else None)
     wheels = Wheelhouse.open(named.expanduser()) if named else None
     with router.session.interrupts.watch():
-        service = RouterService(router, wheels)
+        service = RouterService(router, wheels, lock_wait=lock_wait)
         steps = service.steps() if dry_run else service.deploy()
         synced = None if dry_run else sync(router, _serving(opened, inventory, router))
     if as_json:
@@ -81,12 +82,12 @@ def status(ctx: typer.Context, as_json: Json = False) -> int:
     return int(router_table.exit_code(facts))
 
 
-def stop(ctx: typer.Context, as_json: Json = False) -> int:
+def stop(ctx: typer.Context, lock_wait: LockWait = 0, as_json: Json = False) -> int:
     """Stop the router, and keep it stopped until its next deploy. Requests in progress finish."""
     opened = context(ctx)
     router = _router(opened, opened.inventory())
     with router.session.interrupts.watch():
-        ran = RouterService(router).stop()
+        ran = RouterService(router, lock_wait=lock_wait).stop()
     if as_json:
         output.document({"stopped": ran})
     else:

@@ -166,10 +166,10 @@ def _remarks(host: HostStatus) -> Iterator[str]:
             yield f"  [cyan]hint[/]: {escape(remark.hint)}"
     for cordon in host.health.cordons:
         yield f"[yellow]{host.host}[/]: {escape(str(cordon))}"
-    for text in host.interrupted:
+    for text, command in zip(host.interrupted, host.rollbacks, strict=True):
         yield (
             f"[yellow]{host.host}[/]: {escape(text)}, was interrupted; "
-            f"`ddtreectl rollback {host.host}` sets it right"
+            f"`{escape(command)}` sets it right"
         )
     for move in host.moves:
         yield f"[red]{host.host}/{move.slot}[/]: {escape(move.text)}"

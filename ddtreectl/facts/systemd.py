@@ -65,7 +65,8 @@ class Unit:
     def __str__(self) -> str:
         """How messages show its state."""
         if self.result == "exec-condition" and not self.running:
-            return "down: its last start was skipped, as its GPU is gone or its service has moved"
+            why = "its GPU was gone or drained, or its service had moved"
+            return f"down: its last start was skipped, as {why}"
         parts = [f"{self.active} ({self.sub})"]
         if self.result and self.result != "success":
             parts.append(f"result {self.result}")

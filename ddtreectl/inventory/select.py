@@ -27,6 +27,16 @@ class Place:
         """Where things lie on the host."""
         return Layout.of(self.host)
 
+    @property
+    def words(self) -> str:
+        """How a command line names it: by its host, where that has no other slot."""
+        return words(self.host_name, self.host, self.slot_name)
+
+
+def words(host_name: str, host: HostEntry, slot_name: str) -> str:
+    """How a command line names a slot of a host, whether the inventory still has it or not."""
+    return host_name if list(host.slots) == [slot_name] else f"{host_name} --slot {slot_name}"
+
 
 def find_host(inventory: Inventory, name: str) -> HostEntry:
     """The host called `name`, with the settings of its environment complete.

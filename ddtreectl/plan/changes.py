@@ -127,7 +127,7 @@ def changes(before: Snapshot, now: Snapshot) -> list[Change]:
 def _of_host(host: HostStatus) -> dict[str, State]:
     found = {HOST: State(REACHABLE)}
     if host.interrupted:
-        hint = f"`ddtreectl rollback {host.host}` sets it right"
+        hint = f"{', '.join(f'`{command}`' for command in host.rollbacks)} sets it right"
         said = f"{'; '.join(host.interrupted)}, was interrupted"
         found[HOST] = State("interrupted", host.interrupted, said, hint, fine=False)
     found |= _gpus(host.health)

@@ -6,8 +6,11 @@ from ddtreectl.plan.status import HostStatus, ServiceStatus
 
 
 def skew(hosts: Iterable[HostStatus]) -> tuple[str, ...]:
-    """The differences in words: versions of a backend, and what serves in slots of one name."""
-    services = [service for host in hosts for service in host.services]
+    """The differences in words: versions of a backend, and what serves in slots of one name.
+
+    A service that has moved away is none of its slot any more.
+    """
+    services = [entry for host in hosts for entry in host.services if entry.health != "moved"]
     versions: dict[str, dict[str, list[str]]] = {}
     serving: dict[str, dict[str, list[str]]] = {}
     for service in services:

@@ -13,7 +13,7 @@ from ddtreectl.facts.http import Answer, base_url
 from ddtreectl.facts.records import Generation
 from ddtreectl.facts.systemd import Unit
 from ddtreectl.inventory.model import HostEntry
-from ddtreectl.inventory.select import Place
+from ddtreectl.inventory.select import Place, words
 from ddtreectl.inventory.service import Budget, ServiceSpec
 from ddtreectl.plan.drained import drained
 from ddtreectl.plan.gpu_report import GpuReport, gpu_report
@@ -109,6 +109,7 @@ class HostStatus:
         restarts_services: whether it restarts a service that ends.
         lock: who works on the host, or None.
         interrupted: swaps that nobody works on any more, in words.
+        rollbacks: the command that sets each of them right.
         empty_slots: slots that have never served.
         gpus: what the driver says of the GPUs: facts, and no judgement.
         services: the services.
@@ -126,6 +127,7 @@ class HostStatus:
     services: tuple[ServiceStatus, ...]
     health: GpuReport = field(default_factory=GpuReport)
     moves: tuple[MoveRemark, ...] = ()
+    rollbacks: tuple[str, ...] = ()
 
 
 def host_status(
@@ -152,6 +154,7 @@ def host_status(
             services.append(found)
         else:
             empty.append(slot_name)
+    swaps = () if locked else facts.records.swaps
     without = "docker-systemctl-replacement" if facts.without_systemd else None
     return HostStatus(
         host=name,
@@ -159,10 +162,10 @@ def host_status(
         restarts_services=facts.systemd,
         lock=str(facts.records.lock) if facts.records.lock and locked else None,
         interrupted=tuple(
-            f"the swap of `{s.slot}` to generation {s.to}, begun by {s.owner} at {s.since}"
-            for s in facts.records.swaps
-            if not locked
+            f"the swap of `{s.slot}` to generation {s.to}, begun by {s.owner} at {s.since[:19]}"
+            for s in swaps
         ),
+        rollbacks=tuple(f"ddtreectl rollback {words(name, entry, s.slot)}" for s in swaps),
         empty_slots=tuple(empty),
         gpus=facts.gpus,
         services=tuple(services),

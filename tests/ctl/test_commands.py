@@ -34,6 +34,14 @@ def test_each_command_of_the_table_is_there(name: str) -> None:
     assert commands.COMMANDS[name].help.endswith(".")
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["deploy", "drain", "migrate", "provision", "prune", "rollback", "stop", "uncordon"],
+)
+def test_whoever_meets_a_lock_may_wait_for_it(name: str) -> None:
+    assert "--lock-wait" in {option for p in commands.load(name).params for option in p.opts}
+
+
 def test_a_misspelt_command_is_told_what_it_may_mean(capsys: pytest.CaptureFixture[str]) -> None:
     from ddtreectl.cli.main import run
 

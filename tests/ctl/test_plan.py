@@ -366,6 +366,12 @@ def test_status_of_a_slot_that_never_served_and_of_a_swap_that_was_left() -> Non
     )
     found = host_status("gpuhost", PLACE.host, left, now=0.0, locked=False)
     assert found.interrupted == ("the swap of `gpu1` to generation 2, begun by ada@ops at t",)
+    assert found.rollbacks == ("ddtreectl rollback gpuhost",)
+    slots = {"gpu1": PLACE.slot, "gpu2": PLACE.slot.model_copy(update={"port": 30002})}
+    several = PLACE.host.model_copy(update={"slots": slots})
+    assert replace(PLACE, host=several).words == "gpuhost --slot gpu1"
+    found = host_status("gpuhost", several, left, now=0.0, locked=False)
+    assert found.rollbacks == ("ddtreectl rollback gpuhost --slot gpu1",)
     assert host_status("gpuhost", PLACE.host, left, now=0.0, locked=True).interrupted == ()
 
 

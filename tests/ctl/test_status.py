@@ -74,6 +74,8 @@ def test_skew_names_who_differs() -> None:
         "engine: 1 on a, b, c, e; 0 on d",
         "slot gpu0: engine tree budget 16 of /m on a, b, c, d; engine linear of /m on e",
     )
+    gone = host("e", service("e", mode="linear", version="0", health="moved"))
+    assert skew([*alike, gone]) == ()
 
 
 def test_exit_codes_of_a_fleet() -> None:
@@ -82,7 +84,10 @@ def test_exit_codes_of_a_fleet() -> None:
     assert exit_code([fine], {}) is ExitCode.DONE
     assert exit_code([host("a", service("a", health="failed"))], {}) is ExitCode.FAILED
     assert exit_code([host("a", service("a", drift="differs"))], {}) is ExitCode.FAILED
-    assert exit_code([replace(fine, interrupted=("a swap",))], {}) is ExitCode.FAILED
+    assert (
+        exit_code([replace(fine, interrupted=("a swap",), rollbacks=("ddtreectl rollback a",))], {})
+        is ExitCode.FAILED
+    )
     assert exit_code([fine], gone) is ExitCode.PARTIAL
     assert exit_code([], gone) is ExitCode.UNREACHABLE
 
