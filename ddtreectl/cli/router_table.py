@@ -82,9 +82,10 @@ def _rows(router: Router, facts: RouterFacts) -> list[list[str]]:
 
 
 def remarks(router: Router, facts: RouterFacts, hosts: Sequence[HostStatus]) -> Iterator[str]:
-    """What serves and gets no requests, and what gets them and does not serve."""
+    """What serves and gets no requests, and what serves beside the slot that it was moved to."""
     if facts.listed is None or facts.state == "absent":
         return
+    known = {worker.name: worker.status for worker in facts.workers}
     for host in hosts:
         for service in host.services:
             name = slot_id(service.host, service.slot)
@@ -95,4 +96,10 @@ def remarks(router: Router, facts: RouterFacts, hosts: Sequence[HostStatus]) -> 
                     f"{name} serves beside {by}, which it was moved to"
                     if by
                     else (f"{name} serves, and the router has it not: {SYNC}")
+                )
+            reached = facts.state != "up" or known.get(name) == "ready"
+            if listed and not reached and service.health == "healthy":
+                yield (
+                    f"{name} serves, and the router has no answer from {facts.listed[name]}: "
+                    "if that stays, it listens elsewhere, and a deploy has it listen there"
                 )

@@ -96,3 +96,18 @@ def test_a_router_that_is_not_well_is_part_of_the_exit_code() -> None:
     assert unreachable.hosts[0].services[0].health == "failed"
     gone: Seen = {"gpuhost": UnreachableError("no")}
     assert View.of(gone, {}, ROUTER, MOVED).exit_code() is ExitCode.UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    ("found", "fine"),
+    [(None, False), ("not_ready", False), ("ready", True)],
+)
+def test_a_service_that_the_router_does_not_reach_is_told(found: str | None, fine: bool) -> None:
+    url = "http://10.0.0.2:30001"
+    known = (RouterWorker(SOURCE, frozenset(), url, found, 0),) if found else ()
+    shown = view(SERVING, RouterFacts("up", "", {SOURCE: url}, {}, known))
+    assert shown.hosts[0].services[0].health == "healthy"
+    assert [
+        f"{SOURCE} serves, and the router has no answer from {url}" in r for r in shown.remarks
+    ] == ([] if fine else [True])
+    assert shown.exit_code() is (ExitCode.DONE if fine else ExitCode.FAILED)
