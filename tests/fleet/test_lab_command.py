@@ -61,6 +61,17 @@ def test_up_says_how_to_use_it(lab: tuple[Command, str]) -> None:
     assert "already" in command.refuses("up")
 
 
+def test_the_deploy_that_it_shows_works(lab: tuple[Command, str]) -> None:
+    command, said = lab
+    (shown,) = [line for line in said.splitlines() if " deploy h1 " in line]
+    words = shlex.split(shown)[3:]
+    assert words[0] == "exec"
+    command.prints(*words)
+    ddtreectl = words[words.index("ddtreectl") : words.index("deploy")]
+    status = json.loads(command.prints("exec", *ddtreectl, "status", "--json"))
+    assert [s["health"] for s in status["services"] if s["host"] == "h1"] == ["healthy"]
+
+
 def test_commands_run_on_hosts_and_beside_them(lab: tuple[Command, str]) -> None:
     command, _ = lab
     assert command.prints("ssh", "deploy@h2", "sudo -n id -un; hostname") == "root\nh2\n"
@@ -95,14 +106,3 @@ def test_gpus(lab: tuple[Command, str]) -> None:
     assert "H200" in command.prints("ssh", "h1", asked)
     assert command.refuses("gpu", "h1", "--fault", "shy") == "error: no such fault: shy"
     assert "has GPUs 0 to 0" in command.refuses("gpu", "h1", "--gpu", "3", "--fault", "lost")
-
-
-def test_the_deploy_that_it_shows_works(lab: tuple[Command, str]) -> None:
-    command, said = lab
-    (shown,) = [line for line in said.splitlines() if " deploy h1 " in line]
-    words = shlex.split(shown)[3:]
-    assert words[0] == "exec"
-    command.prints(*words)
-    ddtreectl = words[words.index("ddtreectl") : words.index("deploy")]
-    status = json.loads(command.prints("exec", *ddtreectl, "status", "--json"))
-    assert [s["health"] for s in status["services"] if s["host"] == "h1"] == ["healthy"]

@@ -18,7 +18,7 @@ from tests.fleet.lab.shell import LabError
 from tests.fleet.lab.topology import HostSpec
 
 FOLDER = Path("/run/ddtree-lab")
-MODULE = "python -m tests.fleet.lab"
+MODULE = f"{os.path.relpath(sys.executable)} -m tests.fleet.lab"
 DISK = "16G"
 """Of each host: what a deploy wants to be free, and more. It takes the memory of what is in it."""
 
@@ -95,10 +95,11 @@ def ssh(options: argparse.Namespace) -> None:
 
 
 def execute(options: argparse.Namespace) -> None:
-    """Run a program of this machine in the lab's network."""
+    """Run a program of this machine in the lab's network; those of the interpreter come first."""
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         raise LabError("no command to run")
+    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
     _become(Fleet.attach(options.folder).inside(*command))
 
 
