@@ -60,6 +60,7 @@ def new_generation(
         environment=environment,
         gpus=gpus,
         guarded=guarded,
+        python=place.host.interpreter,
     )
     candidate = Candidate(
         number=number,

@@ -74,9 +74,7 @@ class Session:
     @property
     def python(self) -> str:
         """The interpreter of the host that ddtreectl uses and makes environments from."""
-        if self.entry.python:
-            return self.entry.python
-        return sys.executable if self.entry.connection == "local" else "python3"
+        return self.entry.interpreter
 
     @property
     def replacement(self) -> Replacement | None:

@@ -1,5 +1,6 @@
 """Strict models of an inventory file: hosts, their slots, and what must be left alone."""
 
+import sys
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -110,6 +111,13 @@ class HostEntry(Strict):
     gpus: Annotated[int, Field(ge=0, le=64)] | None = None
     slots: Annotated[dict[SlotName, Slot], Field(min_length=1)]
     protected: Annotated[list[Protected], Field(default_factory=list)]
+
+    @property
+    def interpreter(self) -> str:
+        """The interpreter of the host that ddtreectl uses and makes environments from."""
+        if self.python:
+            return self.python
+        return sys.executable if self.connection == "local" else "python3"
 
     @model_validator(mode="after")
     def _address_is_known(self) -> Self:

@@ -55,6 +55,7 @@ def render(
     environment: str,
     gpus: Sequence[Gpu] = (),
     guarded: tuple[str, str] | None = None,
+    python: str = "python3",
 ) -> RenderedUnit:
     """The unit of `generation` of a slot.
 
@@ -66,6 +67,8 @@ def render(
         environment: the name of the environment that the engine runs from.
         gpus: the cards that the unit is bound to, as the driver names them.
         guarded: the URL of the router, and HOST/SLOT, where it is to be asked before a start.
+        python: an interpreter of the host. What runs as root is none of the environment's programs:
+            one that was taken over has what another host said.
 
     Raises:
         DdtreectlError: a value has no place in a unit, or the template is broken.
@@ -117,9 +120,7 @@ def render(
                 nodes=gpu_nodes.NAME if gpus else "",
                 moved=escape.setting(layout.moved(slot)),
                 condition=escape.exec_line(restart.condition(gpus)) if cards else "",
-                xid_guard=escape.exec_line(
-                    xid_guard.argv(f"{programs}/python", folder, layout.root, name, gpus)
-                )
+                xid_guard=escape.exec_line(xid_guard.argv(python, folder, layout.root, name, gpus))
                 if cards
                 else "",
                 back_off=escape.exec_line(restart.back_off(name)) if cards else "",

@@ -54,6 +54,13 @@ def test_the_unit_is_the_golden_one(inventory: str, host: str) -> None:
     assert text == (GOLDEN / f"{host}.service").read_text()
 
 
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.service")), ids=lambda path: path.stem)
+def test_nothing_of_an_environment_runs_as_root(path: Path) -> None:
+    """What was taken over from another host is what that one said."""
+    as_root = re.findall(r"(?m)^Exec\w+=.?\+.*$", path.read_text())
+    assert not [line for line in as_root if "/environments/" in line]
+
+
 def test_the_unit_of_device_nodes_is_the_golden_one() -> None:
     assert gpu_nodes.render() == (GOLDEN / gpu_nodes.NAME).read_text()
 
