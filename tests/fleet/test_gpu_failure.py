@@ -171,7 +171,7 @@ def test_a_drain_waits_for_what_runs_and_takes_nothing_new(night: Replicas) -> N
     assert max(request.began for request in of_ct129) < out
     assert max(request.ended for request in of_ct129) < ended
     assert engines(night.ct129) == []
-    assert night.workers() == {"ct200/gpu2": "ready"}
+    until(lambda: night.workers() == {"ct200/gpu2": "ready"}, "the router has forgotten the other")
     night.done("uncordon", "ct129:1")
     night.done("rollback", "ct129")
     assert night.workers() == {"ct129/gpu1": "ready", "ct200/gpu2": "ready"}
@@ -221,7 +221,8 @@ def test_a_gpu_dies_and_its_service_moves(night: Replicas) -> None:
         "ct200/gpu1": ("tree", 16, "healthy"),
         "ct200/gpu2": ("tree", 16, "healthy"),
     }
-    assert night.workers() == {"ct200/gpu1": "ready", "ct200/gpu2": "ready"}
+    left = {"ct200/gpu1": "ready", "ct200/gpu2": "ready"}
+    until(lambda: night.workers() == left, "the router knows the new place only")
     assert "masked" in ct129.ssh(f"systemctl start {unit}").stderr
     refused = night.run("deploy", "ct129", "--mode", "tree")
     assert refused.returncode == 1
