@@ -20,7 +20,7 @@ FELL_OFF = "Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has f
 @pytest.fixture
 def operator(fleet: Fleet, tmp_path: Path) -> Iterator[Operator]:
     operator = Operator(fleet, tmp_path)
-    operator.set_option("ConnectTimeout", "1")
+    operator.set_option("ConnectTimeout", "5")
     operator.env["XDG_STATE_HOME"] = str(tmp_path / "state")
     yield operator
     operator.close()
