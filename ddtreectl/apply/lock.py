@@ -145,16 +145,17 @@ class HostLock:
         content |= {"since": now(), "token": self._token}
         del content["user"]
         path, guard = quote(self._path), quote(f"{self._root}/{GUARD}")
+        owner_text = quote(json.dumps(content))
         make = (
             f'if [ -e {path} ]; then echo "$(($(date +%s) - $(stat -c %Y {path})))"; '
             f"sha256sum <{path}; cat {path}; exit {_HELD}; fi; "
-            f'owner=$(cat); write() {{ printf %s "$owner" >{path}.new && mv {path}.new {path}; }}; '
+            f"write() {{ printf %s {owner_text} >{path}.new && mv {path}.new {path}; }}; "
             f"if write; then {self._ballast}; "
             f"else : >{guard}; write || exit 1; fi; {_WIND_UP}"
         )
         writable = f"is the disk of {self._root} full, or mounted read-only?"
         for _ in range(2):
-            result = self._guarded(make, json.dumps(content))
+            result = self._guarded(make)
             if result.returncode != _HELD:
                 check(result, f"the lock of `{self._host.name}` cannot be taken", hint=writable)
                 return
@@ -219,7 +220,11 @@ class HostLock:
         guard = f"{quote(self._root)}/{GUARD}"
         return f"[ -s {guard} ] || head -c {BALLAST} /dev/urandom >{guard} 2>/dev/null || true"
 
-    def _guarded(self, command: str, stdin: str = "") -> Result:
+    def _guarded(self, command: str) -> Result:
+        """Run `command` where no other command of a lock runs meanwhile.
+
+        What it needs stands in it: a connection that is cut may leave it half of an input.
+        """
         root = quote(self._root)
         script = f"mkdir -p {root} && exec 9>>{root}/{GUARD} && flock -w 10 9 && {{ {command}; }}"
-        return self._host.run(["sh", "-c", script], deadline=_DEADLINE, stdin=stdin)
+        return self._host.run(["sh", "-c", script], deadline=_DEADLINE)

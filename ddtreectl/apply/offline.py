@@ -5,6 +5,7 @@ from ddtreectl.env.wheelhouse import Wheelhouse
 from ddtreectl.facts.python import Python
 from ddtreectl.hosts.protocol import check
 from ddtreectl.hosts.transfer import Progress, Store
+from ddtreectl.hosts.whole_input import whole
 
 COMMAND_DEADLINE = 60.0
 
@@ -49,5 +50,5 @@ def bring_wheels(session: Session, wheelhouse: Wheelhouse, progress: Progress) -
         'rm -rf -- "$2"; mv -T -- "$2.part" "$2"'
     )
     words = ["sh", "-c", script, "ddtreectl-wheelhouse", layout.wheels, folder]
-    done = session.host.run(words, stdin=names, deadline=COMMAND_DEADLINE)
+    done = session.host.run(whole(words, names.encode()), stdin=names, deadline=COMMAND_DEADLINE)
     check(done, f"the wheelhouse cannot be laid out on `{session.host.name}`")

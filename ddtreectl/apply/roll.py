@@ -23,6 +23,7 @@ from ddtreectl.errors import (
     RolledBackError,
     UnreachableError,
 )
+from ddtreectl.hosts.arrivals import arrival
 from ddtreectl.plan.standby import Room
 
 Gate = Callable[[str, Collection[str], Collection[str]], Room]
@@ -148,7 +149,7 @@ class Roll:
                     self._begin(target)
             if not self._in_progress():
                 return
-            host, outcome = self._ended.get()
+            host, outcome = arrival(self._ended)
             self._end(self.targets[host], outcome)
 
     def halt(self, signal: str) -> None:

@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from ddtreectl.apply.interrupts import Interrupts
@@ -241,13 +240,12 @@ class Session:
     def audit(self, event: str, **fields: object) -> None:
         """Append a line to the host's audit log; one that cannot be written is said, no more."""
         entry = {"at": now(), "operator": str(self.operator), "event": event, **fields}
-        path = quote(self.layout.audit)
+        line = json.dumps(entry, sort_keys=True)
+        # The line stands in the command: of an input, a connection that is cut may leave a half.
+        append = 'mkdir -p -- "$1" && printf "%s\\n" "$3" >>"$2"'
+        words = ["sh", "-c", append, "ddtreectl-audit", self.layout.root, self.layout.audit, line]
         try:
-            written = self.host.run(
-                ["sh", "-c", f"mkdir -p {quote(self.layout.root)} && cat >>{path}"],
-                stdin=json.dumps(entry, sort_keys=True) + "\n",
-                deadline=30.0,
-            )
+            written = self.host.run(words, deadline=30.0)
             check(written, f"the audit log {self.layout.audit} cannot be written")
         except DdtreectlError as error:
             self.report.say(f"  ! {error.message} {error.cause}".rstrip())

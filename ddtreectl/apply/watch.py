@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from ddtreectl.errors import DdtreectlError, UnreachableError
+from ddtreectl.hosts.arrivals import arrival
 from ddtreectl.hosts.pool import AT_ONCE
 
 T = TypeVar("T")
@@ -52,7 +53,7 @@ class Watch(Generic[T]):
             while waiting:
                 left = began + self._patience - time.monotonic()
                 try:
-                    name, outcome = self._told.get(timeout=max(left, 0.0))
+                    name, outcome = arrival(self._told, within=left)
                 except queue.Empty:
                     break
                 if isinstance(outcome, BaseException) and not isinstance(outcome, DdtreectlError):

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -69,11 +68,15 @@ def status(
     router = opened.router(inventory) if host is None else None
     if watch:
         return _watch(sessions, kept, router, interval, count, as_json=as_json)
-    with ThreadPoolExecutor(1) as beside:
-        routed = beside.submit(router.facts) if router else None
-        outcomes = dict(on_each(names, lambda name: _look(sessions[name], generate=generate)))
-    seen = {name: outcomes[name] for name in names}
-    view = View.of(seen, kept, router, routed.result() if routed else None)
+
+    def look(name: str) -> HostStatus | RouterFacts:
+        if name == ROUTER and router:
+            return router.facts()
+        return _look(sessions[name], generate=generate)
+
+    places = [*names, *([ROUTER] if router else [])]
+    told = dict(on_each(places, look))
+    view = _view({place: told[place] for place in places}, kept, router)
     if as_json:
         output.document(view.document())
     else:

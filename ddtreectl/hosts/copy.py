@@ -14,6 +14,7 @@ from ddtreectl.errors import StepError
 from ddtreectl.hosts.protocol import Host, check
 from ddtreectl.hosts.transfer import PIECE, SLOWEST, Progress
 from ddtreectl.hosts.tree import Entry, Listing
+from ddtreectl.hosts.whole_input import whole
 
 PACK_FILES = 2000
 
@@ -91,11 +92,10 @@ class Copy:
 
     def _remove(self, paths: Sequence[str]) -> None:
         if paths:
-            done = self.target.pipe(
-                ["sh", "-c", 'cd -- "$1" && exec xargs -0 rm -rf --', "ddtreectl-rm", self.folder],
-                stdin=_joined(paths),
-                deadline=300.0,
-            )
+            names = _joined(paths)
+            remove = 'cd -- "$1" && exec xargs -0 rm -rf --'
+            words = whole(["sh", "-c", remove, "ddtreectl-rm", self.folder], names)
+            done = self.target.pipe(words, stdin=names, deadline=300.0)
             if done.returncode:
                 raise StepError(
                     f"`{self.folder}` on `{self.target.name}` cannot be cleared", cause=done.said

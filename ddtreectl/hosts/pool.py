@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from ddtreectl.errors import DdtreectlError, UnreachableError
+from ddtreectl.hosts.arrivals import arrival
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ def on_each(
         first = min(began, key=began.__getitem__)
         try:
             left = None if deadline is None else began[first] + deadline - time.monotonic()
-            name, outcome = outcomes.get(timeout=None if left is None else max(left, 0.0))
+            name, outcome = arrival(outcomes, within=left)
         except queue.Empty:
             del began[first]
             yield first, UnreachableError(f"`{first}` has not answered within {deadline:g} s")
