@@ -161,8 +161,7 @@ def test_a_lock_that_cannot_be_renewed_is_not_lost(
     lock = lock_of(layout)
     guard = Path(layout.root) / lock_module.GUARD
     with lock.held(interrupts, QUIET):
-        guard.unlink()
-        guard.mkdir()
+        wait_until(lambda: is_made_a_folder(guard))
         os.utime(layout.lock, (1000, 1000))
         assert not lock._guarded("true").ok
         guard.rmdir()
@@ -182,6 +181,16 @@ def test_an_owner_whose_lock_was_taken_stops(
         with pytest.raises(LockedError, match="no longer this command's"):
             lock.check()
     assert Path(layout.lock).exists()  # the other operator's lock is not ours to remove
+
+
+def is_made_a_folder(guard: Path) -> bool:
+    """Whether no renewal made the file anew between its end and the folder's beginning."""
+    guard.unlink(missing_ok=True)
+    try:
+        guard.mkdir()
+    except FileExistsError:
+        return False
+    return True
 
 
 def wait_until(condition: "object") -> None:
