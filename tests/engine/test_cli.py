@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -157,7 +159,7 @@ def test_inspect_describes_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
 def test_check_compares_modes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(json.dumps({"prompt": PROMPT}) + "\n\n")
-    arguments = ["check", "--prompts", str(prompts), "--max-tokens", "24", "--runs", "2"]
+    arguments = ["check", "--prompts", str(prompts), "--max-tokens", "10", "--runs", "2"]
     code, out, err = run(capsys, *arguments, "--json")
     assert code == 0, err
     document = json.loads(out)
@@ -167,7 +169,7 @@ def test_check_compares_modes(capsys: pytest.CaptureFixture[str], tmp_path: Path
     names = ("ar", "linear", "shadow", "tree:16", "tree:64")
     assert modes == [(name, temperature) for temperature in (0.0, 0.8) for name in names]
     for one in document["results"]:
-        assert one["tokens"] == 24
+        assert one["tokens"] == 10
         assert one["acceptance_length"] == one["tokens"] / one["rounds"]
         assert len(one["tokens_per_second_runs"]) == 2
         assert (one["shadow"] is not None) == (one["mode"] == "shadow")
@@ -204,7 +206,7 @@ def test_check_fails_on_a_divergence_over_the_gap(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The leak makes real divergences; forget that it was asked for, and they are failures.
-    arguments = ["check", "--limit", "2", "--max-tokens", "48"]
+    arguments = ["check", "--limit", "1", "--max-tokens", "16"]
     arguments += ["--modes", "tree:64", "--temperatures", "0.8"]
     code, out, err = run(capsys, *arguments, "--recurrent-state", "leak", "--json")
     assert code == 0
@@ -237,10 +239,26 @@ def test_every_number_of_a_training_run_has_a_range() -> None:
     assert set(RANGES) <= set(vars(arguments))
 
 
+# The command with a library of one's own: the tokenizer of a whole one takes half a minute.
+TRAIN = """
+import sys
+from pathlib import Path
+from ddtree_engine.cli.main import main
+from ddtree_engine.training import corpus, run_folder
+run_folder.read_corpus = lambda: corpus.read_corpus(Path(sys.argv[1]))
+sys.exit(main(["train", "corpus", "--out", sys.argv[2]]))
+"""
+
+
 def test_training_tells_what_it_does(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ddtree_engine", "train", "corpus", "--out", str(tmp_path)]
+    library, out = tmp_path / "library", tmp_path / "out"
+    library.mkdir()
+    for module in ("ast", "heapq", "keyword"):
+        shutil.copy(Path(sysconfig.get_path("stdlib")) / f"{module}.py", library)
+    command = [sys.executable, "-c", TRAIN, str(library), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "INFO held_out: " in done.stderr
+    assert "INFO held_out: {'documents': 2, " in done.stderr
+    assert "INFO train: {'documents': 1, " in done.stderr
 
 
 def test_list_prompts(capsys: pytest.CaptureFixture[str]) -> None:
