@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
-# Tests share expensive fixtures within a file; each process holds a PyTorch of its own.
-PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
+# A process more than cores (tests/conftest.py), as tests of services wait; each holds a PyTorch of its
+# own. Each takes neighbouring tests, which share expensive fixtures, and at its end another's last ones,
+# so that no long file is left to one process.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
 
 .PHONY: help setup demo test test-fast test-fleet lab bench-fleet lint format docs clean
 .DEFAULT_GOAL := help

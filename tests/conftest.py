@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -9,6 +10,11 @@ from hypothesis import HealthCheck, settings
 # How long an example takes says something of the machine, not of the code: speed is for benchmarks.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """A process more than cores: many tests wait for a service while others could compute."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.fixture(scope="session", autouse=True)
