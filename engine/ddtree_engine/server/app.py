@@ -11,7 +11,13 @@ from ddtree_engine import __version__
 from ddtree_engine.errors import EngineError
 from ddtree_engine.scheduler import QueueFullError
 from ddtree_engine.server import chat, completions, errors, info, models
-from ddtree_engine.server.middleware import MAX_BODY_BYTES, CountRequests, LimitBody, RequireKey
+from ddtree_engine.server.middleware import (
+    BODY_SECONDS,
+    MAX_BODY_BYTES,
+    CountRequests,
+    LimitBody,
+    RequireKey,
+)
 from ddtree_engine.server.service import Service
 
 COUNTED_PATHS = frozenset(
@@ -48,7 +54,7 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(RequestValidationError, errors.on_validation_error)
     app.add_exception_handler(HTTPException, errors.on_http_error)
     app.add_exception_handler(Exception, errors.on_crash)
-    app.add_middleware(LimitBody, limit=MAX_BODY_BYTES)
+    app.add_middleware(LimitBody, limit=MAX_BODY_BYTES, seconds=BODY_SECONDS)
     if service.settings.api_keys:
         app.add_middleware(RequireKey, keys=service.settings.api_keys)
     app.add_middleware(CountRequests, counter=service.metrics.http_requests, paths=COUNTED_PATHS)

@@ -105,6 +105,7 @@ async def on_http_error(_: Request, error: Exception) -> Response:
         400: "invalid_value",
         404: "not_found",
         405: "method_not_allowed",
+        408: "body_too_late",
         413: "body_too_large",
     }
     code = codes.get(error.status_code, "error")

@@ -1,10 +1,11 @@
-"""What happens to every HTTP request: the API key, the size, the count by route and status.
+"""What happens to every HTTP request: the API key, size and time of the body, the count of answers.
 
 Plain ASGI, not Starlette's BaseHTTPMiddleware: that one would hide a client's leaving.
 """
 
 from __future__ import annotations
 
+import asyncio
 from hmac import compare_digest
 
 from prometheus_client import Counter
@@ -20,6 +21,9 @@ OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
 
 MAX_BODY_BYTES = 16 << 20
 """Largest body that is read: several times what the longest context takes, as text or as ids."""
+
+BODY_SECONDS = 60.0
+"""Time that a client has to send a body."""
 
 
 class CountRequests:
@@ -37,16 +41,23 @@ class CountRequests:
             await self._app(scope, receive, send)
             return
         path = scope["path"] if scope["path"] in self._paths else "other"
-        status = CLIENT_LEFT
+        status, left = CLIENT_LEFT, False
+
+        async def listen() -> Message:
+            nonlocal left
+            message = await receive()
+            left = left or message["type"] == "http.disconnect"
+            return message
 
         async def watch(message: Message) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
+            # An answer made after that is about a body that was cut off, and reaches nobody.
+            if message["type"] == "http.response.start" and not left:
                 status = message["status"]
             await send(message)
 
         try:
-            await self._app(scope, receive, watch)
+            await self._app(scope, listen, watch)
         except Exception:
             # The answer to it is made further out.
             if status == CLIENT_LEFT:
@@ -57,20 +68,35 @@ class CountRequests:
 
 
 class LimitBody:
-    """Stops reading a body that no context could hold, before it fills the memory."""
+    """Stops reading a body that no context could hold, or whose client does not send it."""
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    def __init__(self, app: ASGIApp, limit: int, seconds: float) -> None:
+        """Wrap `app`; bodies have `limit` bytes at most, and `seconds` to arrive."""
         self._app = app
         self._limit = limit
+        self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request; its body can't be read past the limit."""
-        read = 0
+        """Serve one request; its body can't be read past the limits."""
+        read, whole = 0, False
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._seconds
 
         async def count() -> Message:
-            nonlocal read
-            message = await receive()
+            nonlocal read, whole
+            if whole:  # what comes after the body is the end, which may be far off
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(
+                    408,
+                    f"the body did not come within {self._seconds:g} s",
+                    {"connection": "close"},
+                ) from None
             read += len(message.get("body", b""))
+            whole = not message.get("more_body", False)
             if read > self._limit:
                 raise HTTPException(
                     413,

@@ -15,6 +15,7 @@ import uvicorn
 
 from ddtree_engine.errors import EngineError
 from ddtree_engine.server.app import create_app
+from ddtree_engine.server.connection import Connection
 from ddtree_engine.server.service import Service
 from ddtree_engine.server.settings import Settings
 
@@ -79,6 +80,7 @@ async def _serve(service: Service, listener: socket.socket) -> None:
         loop.add_signal_handler(number, on_signal, number)
     config = uvicorn.Config(
         create_app(service),
+        http=Connection,
         lifespan="off",
         log_config=None,
         ws="none",  # there are none here, and no advice to install something for them
