@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ValidationError
 
 from ddtree_engine.config import (
     DrafterConfig,
@@ -19,6 +19,7 @@ from ddtree_engine.config import (
     LinearAttentionConfig,
     TargetConfig,
 )
+from ddtree_engine.config_fields import RawDense, RawDrafter, RawHybrid, RawModel, rotated_pairs
 from ddtree_engine.errors import CheckpointError
 from ddtree_engine.json_file import read_json_object
 
@@ -26,143 +27,8 @@ HYBRID_ARCHITECTURES = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
 DENSE_ARCHITECTURES = ("Qwen3ForCausalLM",)
 DRAFTER_ARCHITECTURES = ("DFlashDraftModel",)
 
-MAX_BLOCK_SIZE = 64
-"""Longest block of a drafter: the scores of a tree of that depth fit 64 bits (see `tree.py`)."""
-
 _T = TypeVar("_T", bound=BaseModel)
 _V = TypeVar("_V")
-
-
-class _Rope(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
-    rope_theta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    rope_type: str = "default"
-    # What `rope_type` was called in older checkpoints.
-    type: str = "default"
-    partial_rotary_factor: float | None = Field(default=None, gt=0, le=1)
-
-
-class _Raw(BaseModel):
-    """Fields that all three architectures share. Unknown keys are other software's business."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    vocab_size: int = Field(gt=0)
-    hidden_size: int = Field(gt=0)
-    intermediate_size: int = Field(gt=0)
-    num_hidden_layers: int = Field(gt=0)
-    num_attention_heads: int = Field(gt=0)
-    num_key_value_heads: int = Field(gt=0)
-    head_dim: int = Field(gt=0)
-    hidden_act: str = "silu"
-    rms_norm_eps: float = Field(gt=0, allow_inf_nan=False)
-    attention_bias: bool = False
-    max_position_embeddings: int = Field(gt=0)
-    tie_word_embeddings: bool = False
-    rope_theta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    rope_parameters: _Rope | None = None
-    rope_scaling: _Rope | None = None
-    partial_rotary_factor: float | None = Field(default=None, gt=0, le=1)
-
-    @model_validator(mode="after")
-    def _supported(self) -> _Raw:
-        if self.hidden_act != "silu":
-            raise ValueError(f"hidden_act `{self.hidden_act}` is not supported, only `silu`")
-        if self.attention_bias:
-            raise ValueError("attention_bias is not supported")
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError("num_attention_heads must be a multiple of num_key_value_heads")
-        for rope in (self.rope_parameters, self.rope_scaling):
-            for kind in () if rope is None else (rope.rope_type, rope.type):
-                if kind != "default":
-                    raise ValueError(f"rope_type `{kind}` is not supported, only `default`")
-        return self
-
-    @property
-    def theta(self) -> float:
-        # transformers 5 moved rope_theta into rope_parameters; checkpoints of both ages exist.
-        inner = self.rope_parameters.rope_theta if self.rope_parameters else None
-        theta = inner if inner is not None else self.rope_theta
-        if theta is None:
-            raise ValueError("rope_theta is in neither `rope_parameters` nor the top level")
-        return theta
-
-    def rotary_dim(self, default_factor: float) -> int:
-        inner = self.rope_parameters.partial_rotary_factor if self.rope_parameters else None
-        factor = inner if inner is not None else self.partial_rotary_factor
-        return _pairs(int(self.head_dim * (default_factor if factor is None else factor)))
-
-
-def _pairs(rotary_dim: int) -> int:
-    if rotary_dim < 2 or rotary_dim % 2:
-        raise ValueError(f"RoPE turns pairs: it can't turn {rotary_dim} dimensions of a head")
-    return rotary_dim
-
-
-def _check_layer_count(layer_types: list[Any] | None, layers: int) -> None:
-    if layer_types is not None and len(layer_types) != layers:
-        raise ValueError(
-            f"layer_types names {len(layer_types)} layers, num_hidden_layers is {layers}"
-        )
-
-
-class _RawDense(_Raw):
-    layer_types: list[Literal["full_attention"]] | None = None
-    use_sliding_window: bool = False
-
-    @model_validator(mode="after")
-    def _consistent(self) -> _RawDense:
-        _check_layer_count(self.layer_types, self.num_hidden_layers)
-        if self.use_sliding_window:
-            raise ValueError("use_sliding_window is not supported in a target")
-        return self
-
-
-class _RawHybrid(_Raw):
-    linear_num_key_heads: int = Field(gt=0)
-    linear_num_value_heads: int = Field(gt=0)
-    linear_key_head_dim: int = Field(gt=0)
-    linear_value_head_dim: int = Field(gt=0)
-    linear_conv_kernel_dim: int = Field(gt=1)
-    full_attention_interval: int = Field(default=4, gt=0)
-    layer_types: list[LayerType] | None = None
-    attn_output_gate: bool = True
-
-    @model_validator(mode="after")
-    def _consistent(self) -> _RawHybrid:
-        if self.linear_num_value_heads % self.linear_num_key_heads:
-            raise ValueError("linear_num_value_heads must be a multiple of linear_num_key_heads")
-        _check_layer_count(self.layer_types, self.num_hidden_layers)
-        return self
-
-
-class _DFlash(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-    mask_token_id: int = Field(ge=0)
-    target_layer_ids: list[int] = Field(min_length=1)
-
-
-class _RawDrafter(_Raw):
-    block_size: int = Field(gt=1, le=MAX_BLOCK_SIZE)
-    dflash_config: _DFlash
-    num_target_layers: int = Field(gt=0)
-    layer_types: list[DrafterLayerType] | None = None
-    sliding_window: int | None = None
-    use_sliding_window: bool = False
-    is_causal: bool | None = None
-
-    @model_validator(mode="after")
-    def _consistent(self) -> _RawDrafter:
-        if self.layer_types is None:
-            if self.use_sliding_window:
-                raise ValueError("use_sliding_window needs `layer_types`, to say where")
-            return self
-        _check_layer_count(self.layer_types, self.num_hidden_layers)
-        if "sliding_attention" in self.layer_types and (self.sliding_window or 0) < 1:
-            raise ValueError("a sliding_attention layer needs `sliding_window`, 1 or more")
-        return self
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], str]:
@@ -207,7 +73,7 @@ def read_target_config(folder: Path) -> TargetConfig:
     if architecture in HYBRID_ARCHITECTURES:
         # The multimodal class nests its language model; the text-only class is flat.
         text = data.get("text_config", data)
-        raw = _parse(_RawHybrid, text, path)
+        raw = _parse(RawHybrid, text, path)
         layer_types: list[LayerType] = raw.layer_types or [
             "full_attention" if (i + 1) % raw.full_attention_interval == 0 else "linear_attention"
             for i in range(raw.num_hidden_layers)
@@ -224,7 +90,7 @@ def read_target_config(folder: Path) -> TargetConfig:
         tied = bool(data.get("tie_word_embeddings", raw.tie_word_embeddings))
         return _target(raw, architecture, tuple(layer_types), linear, tied, path)
     if architecture in DENSE_ARCHITECTURES:
-        dense = _parse(_RawDense, data, path)
+        dense = _parse(RawDense, data, path)
         full: LayerType = "full_attention"
         kinds = (full,) * dense.num_hidden_layers
         return _target(dense, architecture, kinds, None, dense.tie_word_embeddings, path)
@@ -236,7 +102,7 @@ def read_target_config(folder: Path) -> TargetConfig:
 
 
 def _target(
-    raw: _Raw,
+    raw: RawModel,
     architecture: str,
     layer_types: tuple[LayerType, ...],
     linear: LinearAttentionConfig | None,
@@ -289,10 +155,10 @@ def read_drafter_config(folder: Path) -> DrafterConfig:
         raise CheckpointError(
             f"`{path}` names the unknown drafter architecture `{architecture}`", hint=hint
         )
-    raw = _parse(_RawDrafter, data, path)
+    raw = _parse(RawDrafter, data, path)
     # A drafter turns whole heads, whatever factor its config has from its target.
     theta = _usable(lambda: raw.theta, path)
-    _usable(lambda: _pairs(raw.head_dim), path)
+    _usable(lambda: rotated_pairs(raw.head_dim), path)
     layer_types: list[DrafterLayerType] = (
         raw.layer_types or ["full_attention"] * raw.num_hidden_layers
     )

@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
-from ddtree_engine.config_file import MAX_BLOCK_SIZE, read_drafter_config, read_target_config
+from ddtree_engine.config_fields import MAX_BLOCK_SIZE
+from ddtree_engine.config_file import read_drafter_config, read_target_config
 from ddtree_engine.drafter import DrafterModel, check_drafter, load_drafter
 from ddtree_engine.errors import CheckpointError
 from ddtree_engine.target import check_target, load_target
