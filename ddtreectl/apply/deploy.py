@@ -162,6 +162,8 @@ class Deployment:
             if serves(self._place, session.slots()):
                 with session.report.step(f"put {worker.name} back into the router"):
                     router.put_in(session, worker)
+            else:
+                router.give_up(session, worker)
         except DdtreectlError as error:  # what is told of the way back is worse
             session.report.say(f"  ! {error.message} {error.cause}".rstrip())
 

@@ -17,6 +17,9 @@ from ddtreectl.inventory.select import Place
 from ddtreectl.inventory.workers import Worker
 from ddtreectl.plan.step import Action, Candidate, Phase, Step
 
+ROOM = 60
+"""Seconds for what a swap does besides starts and stops."""
+
 
 @dataclass
 class Execution:
@@ -63,7 +66,7 @@ class Execution:
             Action.CHECK_MODEL: lambda _: prepare.check_model(self.session, self._wanted),
             Action.BEGIN_SWAP: lambda _: self._begin_swap(),
             Action.ARM_REVERT: lambda _: self._arm_revert(),
-            Action.TAKE_OUT: lambda _: self._take_out(),
+            Action.TAKE_OUT: self._take_out,
             Action.AWAIT_IDLE: lambda _: self._await_idle(),
             Action.STOP: self._stop,
             Action.AWAIT_RELEASE: lambda _: self._await_release(),
@@ -133,10 +136,16 @@ class Execution:
         self.session.host.reconnect()
         deadman.disarm(self.session, self.place)
 
-    def _take_out(self) -> None:
+    def _take_out(self, step: Step) -> None:
         router, worker = self._routed
         self.taken_out = True
-        router.take_out(self.session, worker)
+        if self.candidate is None:  # a stop is an order, whoever else serves
+            router.take_out(self.session, worker)
+            return
+        service = self.candidate.service
+        once = service.start_timeout + service.stop_timeout
+        within = router.settings.drain_timeout + 2 * once + ROOM  # there, and back if it fails
+        router.take_out_for_a_swap(self.session, worker, back_within=within, alone=step.alone)
 
     def _await_idle(self) -> None:
         router, worker = self._routed

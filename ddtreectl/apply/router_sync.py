@@ -37,7 +37,8 @@ def sync(router: Router, serving: Sequence[tuple[str, bool | None]]) -> Synced:
     Raises:
         DdtreectlError: the list cannot be changed.
     """
-    listed, moved = router_list.change(router.session, "show")
+    kept = router_list.change(router.session, "show")
+    listed, moved = kept.listed, kept.moved
     found: dict[str, list[str]] = {
         key: [] for key in ("put_in", "taken_out", "kept", "unknown", "moved")
     }

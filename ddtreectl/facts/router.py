@@ -6,7 +6,7 @@ from the list in a file carries the name that it has there as the label `smg.ai/
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ddtreectl.facts.http import Answer
@@ -40,6 +40,25 @@ class RouterWorker:
 
 
 @dataclass(frozen=True)
+class WorkerList:
+    """The list of workers on the router's host.
+
+    Attributes:
+        listed: the slots that are to get requests, with the address of each.
+        moved: for a slot whose service was moved, the slot that stands for it.
+        out: the models of each worker that is out for a swap and should be back.
+        revision: how many changes it has seen.
+        made: whether the change that was asked for was made.
+    """
+
+    listed: Mapping[str, str]
+    moved: Mapping[str, str]
+    out: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    revision: int = 0
+    made: bool = False
+
+
+@dataclass(frozen=True)
 class RouterFacts:
     """The router, as its host sees it.
 
@@ -50,6 +69,7 @@ class RouterFacts:
         listed: the slots that it is told to send requests to, with the address of each.
         moved: for a slot whose service was moved, the slot that stands for it.
         workers: those that it has.
+        out: the models of each worker that an operator swaps just now, and that comes back.
     """
 
     state: State
@@ -57,6 +77,7 @@ class RouterFacts:
     listed: Mapping[str, str] | None = None
     moved: Mapping[str, str] | None = None
     workers: tuple[RouterWorker, ...] = ()
+    out: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def worker(self, name: str) -> RouterWorker | None:
         """The worker that is the slot `name`, if the router has it."""
@@ -93,13 +114,27 @@ def _models(entry: Mapping[str, object]) -> Iterator[str]:
             yield model["id"]
 
 
-def parse_list(text: str) -> tuple[dict[str, str], dict[str, str]] | None:
-    """The listed slots with their addresses, and the moved ones; None for text that is no list."""
+def parse_list(text: str) -> WorkerList | None:
+    """The list of workers as its host tells it; None for text that is no list."""
     content = json_object(text)
     listed, moved = content.get("workers"), content.get("moved")
     if not isinstance(listed, dict) or not isinstance(moved, dict):
         return None
-    return _words(listed), _words(moved)
+    out = content.get("out")
+    return WorkerList(
+        _words(listed),
+        _words(moved),
+        {str(name): frozenset(_told(entry)) for name, entry in out.items()}
+        if isinstance(out, dict)
+        else {},
+        as_int(content.get("revision")) or 0,
+        content.get("made") is True,
+    )
+
+
+def _told(entry: object) -> Iterator[str]:
+    models = entry.get("models") if isinstance(entry, dict) else None
+    yield from (model for model in models if isinstance(model, str)) if models else ()
 
 
 def _words(entries: Mapping[object, object]) -> dict[str, str]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from ddtreectl.facts.router import RouterFacts
 from ddtreectl.inventory.router import RouterSettings
 from ddtreectl.inventory.workers import Worker
+from ddtreectl.plan import standby
 from ddtreectl.plan.step import Action, Phase, Plan, Step
 
 _TOUCHES = {Action.STOP, Action.AWAIT_RELEASE, Action.INSTALL_UNIT, Action.START}
@@ -50,6 +51,7 @@ def _out(
         f"take {worker.name} out of the router",
         "no new request meets a service that stops",
         phase,
+        alone=router.state != "up" or standby.alone(router, worker.name),
     )
     if touching is None or router.state != "up":
         return (take_out,)
@@ -82,7 +84,6 @@ def _into(plan: Plan, worker: Worker, router: RouterFacts) -> tuple[Step, ...]:
 def _notes(worker: Worker, router: RouterFacts, steps: tuple[Step, ...]) -> Iterator[str]:
     if not steps:
         return
-    others = [w for w in router.workers if w.name != worker.name and w.status == "ready"]
     if router.state == "unreachable":
         yield (
             f"the router cannot be reached ({router.problem}): its clients may see errors while "
@@ -93,8 +94,16 @@ def _notes(worker: Worker, router: RouterFacts, steps: tuple[Step, ...]) -> Iter
             f"the router is down ({router.problem}): its list of workers is kept right, and it "
             "goes by it when it starts"
         )
-    elif not others and any(step.action is Action.TAKE_OUT for step in steps):
+        return
+    taken = next((step for step in steps if step.action is Action.TAKE_OUT), None)
+    entry = router.worker(worker.name)
+    if taken is None:
+        return
+    if taken.alone or (entry is None and not router.workers):
         yield (
             "it is the only worker of the router that is ready: clients get errors until the new "
             "service is in"
         )
+    elif entry is not None and not standby.replaced(router, entry):
+        names = ", ".join(standby.coming(router, entry))
+        yield f"it is left in the router until {names} is back, which is swapped just now"

@@ -69,9 +69,27 @@ def room(
 
 
 def alone(facts: RouterFacts, name: str) -> bool:
-    """Whether worker `name` is known to be the only one that serves its model."""
+    """Whether worker `name` is known to be the only one that serves its model.
+
+    One that an operator swaps just now counts as serving: it comes back.
+    """
     worker = facts.worker(name)
-    return worker is not None and not _others(facts, worker, ())
+    return worker is not None and not replaced(facts, worker) and not coming(facts, worker)
+
+
+def replaced(facts: RouterFacts, worker: RouterWorker) -> bool:
+    """Whether others get the requests of `worker` as soon as it is out."""
+    return bool(_others(facts, worker, ()))
+
+
+def coming(facts: RouterFacts, worker: RouterWorker) -> tuple[str, ...]:
+    """The workers that are swapped just now, and will get the requests of `worker` then."""
+    ready = {entry.name for entry in facts.workers if _in_service(facts, entry)}
+    return tuple(
+        name
+        for name, models in sorted(facts.out.items())
+        if name != worker.name and name not in ready and worker.models <= models
+    )
 
 
 def limits(facts: RouterFacts, names: Sequence[str], at_once: int) -> tuple[Limit, ...]:
@@ -98,6 +116,15 @@ def _others(
         for entry in facts.workers
         if entry.name != worker.name
         and entry.name not in busy
-        and entry.status == "ready"
+        and _in_service(facts, entry)
         and worker.models <= entry.models
     )
+
+
+def _in_service(facts: RouterFacts, entry: RouterWorker) -> bool:
+    """Whether a worker gets requests, and is to go on so; the router is late to know of a list.
+
+    What somebody else has put in is not on the list, and goes by its URL.
+    """
+    named = facts.listed is None or entry.name in facts.listed or entry.name == entry.url
+    return named and entry.status == "ready"

@@ -55,6 +55,8 @@ class Step:
         reason: why it is in the plan.
         phase: what a failure means.
         units: the units that it acts on, where it does.
+        alone: of a worker that is taken out of the router: whether nothing else serves its model,
+            which a reader of the plan is told.
     """
 
     action: Action
@@ -62,6 +64,7 @@ class Step:
     reason: str
     phase: Phase
     units: tuple[str, ...] = ()
+    alone: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ddtreectl.apply.router_list import PROGRAM
 SLOTS = ["h1/gpu0", "h2/gpu0", "h2/gpu1"]
 
 
-def change(folder: Path, *words: str) -> dict[str, dict[str, str]]:
+def change(folder: Path, *words: str) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-IS", "-c", PROGRAM, str(folder / "router"), *words],
         capture_output=True,
@@ -24,7 +24,7 @@ def change(folder: Path, *words: str) -> dict[str, dict[str, str]]:
         timeout=60,
         check=True,
     )
-    kept: dict[str, dict[str, str]] = json.loads(done.stdout)
+    kept: dict[str, Any] = json.loads(done.stdout)
     return kept
 
 
@@ -37,7 +37,8 @@ def manifest(folder: Path) -> dict[str, str]:
 
 
 def test_a_look_makes_no_files(tmp_path: Path) -> None:
-    assert change(tmp_path, "show") == {"workers": {}, "moved": {}, "expected": {}}
+    empty = {"workers": {}, "moved": {}, "expected": {}, "out": {}}
+    assert change(tmp_path, "show") == {**empty, "revision": 0, "made": False}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -103,7 +104,7 @@ def test_a_list_without_expectations_is_read(tmp_path: Path) -> None:
     (tmp_path / "router").mkdir()
     content = {"workers": {"h1/gpu0": "http://a"}, "moved": {}}
     (tmp_path / "router/slots.json").write_text(json.dumps(content))
-    assert change(tmp_path, "show") == {**content, "expected": {}}
+    assert change(tmp_path, "show").items() >= {**content, "expected": {}, "out": {}}.items()
     change(tmp_path, "expect", "h1/gpu0", "h2/gpu0")
     assert manifest(tmp_path) == {"h1/gpu0": "http://a"}
 
@@ -116,6 +117,53 @@ def test_what_was_moved_twice_is_where_it_was_moved_last(tmp_path: Path) -> None
     assert back["moved"] == {"h2/gpu0": "h1/gpu0", "h2/gpu1": "h1/gpu0"}
 
 
+def test_what_comes_back_serves_beside_what_stands_for_it_and_renames_nothing(
+    tmp_path: Path,
+) -> None:
+    change(tmp_path, "add", "h2/gpu0", "http://b")
+    change(tmp_path, "move", "h1/gpu0", "h2/gpu0")
+    change(tmp_path, "return", "h1/gpu0", "h3/gpu0")  # it went elsewhere
+    assert change(tmp_path, "add", "h1/gpu0", "http://a")["workers"] == {"h2/gpu0": "http://b"}
+    change(tmp_path, "return", "h1/gpu0", "h2/gpu0")
+    assert manifest(tmp_path) == {"h2/gpu0 for h1/gpu0": "http://b"}
+    change(tmp_path, "add", "h1/gpu0", "http://a")
+    assert manifest(tmp_path) == {"h1/gpu0": "http://a", "h2/gpu0 for h1/gpu0": "http://b"}
+    change(tmp_path, "move", "h1/gpu0", "h2/gpu0")  # it has failed
+    assert manifest(tmp_path) == {"h2/gpu0 for h1/gpu0": "http://b"}
+    change(tmp_path, "return", "h1/gpu0", "h2/gpu0")
+    change(tmp_path, "add", "h1/gpu0", "http://a")
+    change(tmp_path, "remove", "h2/gpu0")
+    assert change(tmp_path, "unexpect", "h1/gpu0", "h2/gpu0")["expected"] == {}
+    assert manifest(tmp_path) == {"h1/gpu0": "http://a"}
+
+
+def test_of_operators_who_have_seen_the_same_list_one_takes_a_worker_out(tmp_path: Path) -> None:
+    names = [f"h{number}/gpu0" for number in range(6)]
+    for name in names:
+        change(tmp_path, "add", name, f"http://{name}")
+    seen = str(change(tmp_path, "show")["revision"])
+    with ThreadPoolExecutor(6) as pool:
+        told = list(
+            pool.map(lambda name: change(tmp_path, "remove", name, seen, "60", '["m"]'), names)
+        )
+    (first,) = (name for name, kept in zip(names, told, strict=True) if kept["made"])
+    assert set(manifest(tmp_path)) == set(names) - {first}
+    (out,) = change(tmp_path, "show")["out"].items()
+    assert (out[0], out[1]["models"]) == (first, ["m"])
+
+
+@pytest.mark.parametrize("way_back", ["remove", "time"])
+def test_what_does_not_come_back_is_waited_for_no_more(tmp_path: Path, way_back: str) -> None:
+    change(tmp_path, "add", "h1/gpu0", "http://a")
+    seen = str(change(tmp_path, "show")["revision"])
+    within = "0" if way_back == "time" else "60"
+    change(tmp_path, "remove", "h1/gpu0", seen, within, '["m"]')
+    if way_back == "remove":
+        assert set(change(tmp_path, "show")["out"]) == {"h1/gpu0"}
+        change(tmp_path, "remove", "h1/gpu0")
+    assert change(tmp_path, "show")["out"] == {}
+
+
 def test_operators_at_once_lose_no_change(tmp_path: Path) -> None:
     names = [f"h{number}/gpu0" for number in range(12)]
     with ThreadPoolExecutor(6) as pool:
@@ -126,9 +174,9 @@ def test_operators_at_once_lose_no_change(tmp_path: Path) -> None:
 changes = st.one_of(
     st.tuples(st.just("add"), st.sampled_from(SLOTS), st.sampled_from(["http://u", "http://v"])),
     st.tuples(st.sampled_from(["remove", "unmove"]), st.sampled_from(SLOTS)),
-    st.tuples(st.sampled_from(["move", "expect", "unexpect"]), st.permutations(SLOTS)).map(
-        lambda drawn: (drawn[0], drawn[1][0], drawn[1][1])
-    ),
+    st.tuples(
+        st.sampled_from(["move", "expect", "unexpect", "return"]), st.permutations(SLOTS)
+    ).map(lambda drawn: (drawn[0], drawn[1][0], drawn[1][1])),
 )
 
 

@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 
 from ddtreectl.facts.http import Answer
-from ddtreectl.facts.router import RouterFacts, RouterWorker, State, parse_list, parse_workers
+from ddtreectl.facts.router import (
+    RouterFacts,
+    RouterWorker,
+    State,
+    WorkerList,
+    parse_list,
+    parse_workers,
+)
 from ddtreectl.inventory.router import RouterSettings
 from ddtreectl.inventory.service import Mode
 from ddtreectl.inventory.workers import Worker
@@ -83,6 +90,48 @@ def test_the_only_worker_is_taken_out_with_a_warning() -> None:
     assert "only worker" in routed(SWAP, WORKER, not_fit, SETTINGS).notes[0]
 
 
+def served(name: str, *models: str, status: str = "ready") -> RouterWorker:
+    return RouterWorker(name, frozenset(), f"http://{name}", status, 0, frozenset(models))
+
+
+@pytest.mark.parametrize(
+    ("workers", "listed", "out", "alone", "told"),
+    [
+        ((served("h1/gpu0", "m"),), ["h1/gpu0"], {}, False, ""),
+        ((served("h1/gpu0", "other"),), ["h1/gpu0"], {}, True, "only worker"),
+        # It has just been taken out by another operator, and the router does not know it yet.
+        ((served("h1/gpu0", "m"),), [], {"h1/gpu0": ["m"]}, False, "until h1/gpu0 is back"),
+        ((), [], {"h1/gpu0": ["m"]}, False, "until h1/gpu0 is back"),
+        ((), ["h1/gpu0"], {"h1/gpu0": ["m"]}, False, "until h1/gpu0 is back"),
+        ((), [], {"h1/gpu0": ["other"]}, True, "only worker"),
+        ((), [], {WORKER.name: ["m"]}, True, "only worker"),
+        # It has come back with another model.
+        ((served("h1/gpu0", "o"),), ["h1/gpu0"], {"h1/gpu0": ["m"]}, True, "only worker"),
+        # Somebody else has put it in: it is on no list.
+        ((replace(served("h1", "m"), name="http://h1"),), [], {}, False, ""),
+    ],
+)
+def test_who_swaps_at_the_same_time_is_waited_for(
+    workers: tuple[RouterWorker, ...],
+    listed: list[str],
+    out: dict[str, list[str]],
+    alone: bool,
+    told: str,
+) -> None:
+    facts = RouterFacts(
+        "up",
+        listed={name: f"http://{name}" for name in (*listed, WORKER.name)},
+        moved={},
+        workers=(served(WORKER.name, "m"), *workers),
+        out={name: frozenset(models) for name, models in out.items()},
+    )
+    found = routed(SWAP, WORKER, facts, SETTINGS)
+    (step,) = (step for step in found.steps if step.action is Action.TAKE_OUT)
+    assert step.alone is alone
+    assert told in " ".join(found.notes)
+    assert bool(found.notes) is bool(told)
+
+
 @pytest.mark.parametrize(
     ("state", "wanted", "told"),
     [
@@ -134,6 +183,14 @@ def test_what_is_no_list_of_workers_is_none(body: str, status: int) -> None:
 
 
 def test_a_list_that_is_damaged_is_none() -> None:
-    assert parse_list('{"workers": {"a": "u"}, "moved": {"b": "a"}}') == ({"a": "u"}, {"b": "a"})
+    assert parse_list('{"workers": {"a": "u"}, "moved": {"b": "a"}}') == WorkerList(
+        {"a": "u"}, {"b": "a"}
+    )
+    told = parse_list(
+        '{"workers": {}, "moved": {}, "revision": 7, "made": true, '
+        '"out": {"a": {"models": ["m", 3], "until": 1e9}, "b": 5, "c": {"models": null}}}'
+    )
+    out = {"a": frozenset({"m"}), "b": frozenset[str](), "c": frozenset[str]()}
+    assert told == WorkerList({}, {}, out, 7, made=True)
     assert parse_list('{"workers": ["a"], "moved": {}}') is None
     assert parse_list("") is None
