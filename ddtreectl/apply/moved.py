@@ -16,6 +16,7 @@ from ddtreectl.facts.moves import Move
 from ddtreectl.hosts.protocol import check
 from ddtreectl.inventory.layout import slot_units
 from ddtreectl.inventory.select import Place
+from ddtreectl.units import guard
 
 
 def fence(session: Session, place: Place, move: Move) -> None:
@@ -84,6 +85,27 @@ def deliver(session: Session) -> list[Move]:
             with suppress(DdtreectlError):  # it is fenced; the next command finds that out
                 session.fenced(entry)
     return done
+
+
+def unguard(session: Session, unit: str, unit_text: str) -> None:
+    """Let a unit start although another slot stands for its own, until `guard_again` or a reboot.
+
+    After a reboot in the middle of an undo the router is asked again, and what stands for the slot
+    is what serves.
+    """
+    session.host.put(_drop_in(unit), guard.drop_in(unit_text).encode())
+    reloaded = session.host.run(session.supervisor.reload(), deadline=COMMAND_DEADLINE)
+    check(reloaded, f"systemd on `{session.host.name}` cannot read its units again")
+
+
+def guard_again(session: Session, place: Place) -> None:
+    """End that for every unit of a slot."""
+    generations.remove(session, *map(_drop_in, slot_units(place.slot_name)))
+    session.host.run(session.supervisor.reload(), deadline=COMMAND_DEADLINE)
+
+
+def _drop_in(unit: str) -> str:
+    return f"/run/systemd/system/{unit}.d/ddtree-returns.conf"
 
 
 def open_slot(session: Session, place: Place) -> None:

@@ -251,6 +251,14 @@ class Router:
         """
         router_list.change(self.session, "return", name, to)
 
+    def await_forgotten(self, session: Session, name: str) -> None:
+        """Wait until no worker stands for slot `name`; one that was taken out does so for 5 s."""
+        end = time.monotonic() + TAKEN_OUT_WITHIN
+        for _ in pauses(session.interrupts):
+            found = self._look()
+            if not any(name in entry.moved for entry in found.workers) or time.monotonic() > end:
+                return
+
     def forget(self, name: str) -> None:
         """Have nobody stand for slot `name` any more: its own service may serve again.
 

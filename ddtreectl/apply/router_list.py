@@ -84,9 +84,9 @@ with open(os.path.join(folder, "lock"), "w") as lock:
         expected[words[0]] = words[1]
     elif change == "unexpect" and expected.get(words[0]) == words[1]:
         del expected[words[0]]
-    elif change == "return" and moved.get(words[0]) == words[1]:
-        del moved[words[0]]
-        expected[words[0]] = words[1]
+    elif change == "return":
+        if moved.pop(words[0], None) == words[1]:
+            expected[words[0]] = words[1]
     elif change == "move":
         expected.pop(words[0], None)
         slots.pop(words[0], None)

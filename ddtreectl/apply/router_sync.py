@@ -1,10 +1,14 @@
 """Has the router know what serves: for what could not be told to it at the time."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ddtreectl.apply import router_list
 from ddtreectl.apply.router import Router
+from ddtreectl.inventory.service import ServiceSpec
+from ddtreectl.inventory.workers import out_of_reach
+
+Serving = ServiceSpec | bool | None
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,8 @@ class Synced:
         unknown: those whose host does not answer, or that are in the middle of a swap; they are
             left as they were.
         moved: those for which another slot stands.
+        out_of_reach: those that serve where the router cannot reach them, or let it ask them
+            nothing, with the reason; they are left as they were.
     """
 
     put_in: tuple[str, ...] = ()
@@ -25,14 +31,21 @@ class Synced:
     kept: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
+    out_of_reach: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the list is what serves."""
+        return not self.unknown and not self.out_of_reach
 
 
-def sync(router: Router, serving: Sequence[tuple[str, bool | None]]) -> Synced:
+def sync(router: Router, serving: Sequence[tuple[str, Serving]]) -> Synced:
     """Have the router's list be what serves.
 
     Args:
         router: the router.
-        serving: whether each worker serves, by its name; None where nobody can tell.
+        serving: whether each worker serves, by its name; None where nobody can tell; the service
+            itself where one does.
 
     Raises:
         DdtreectlError: the list cannot be changed.
@@ -42,12 +55,15 @@ def sync(router: Router, serving: Sequence[tuple[str, bool | None]]) -> Synced:
     found: dict[str, list[str]] = {
         key: [] for key in ("put_in", "taken_out", "kept", "unknown", "moved")
     }
+    missed: dict[str, str] = {}
     for name, serves in serving:
         worker = router.workers[name]
         if name in moved:
             found["moved"].append(name)
         elif serves is None:
             found["unknown"].append(name)
+        elif isinstance(serves, ServiceSpec) and (why := out_of_reach(worker, serves)):
+            missed[name] = why
         elif serves and listed.get(name) != worker.url:
             router_list.change(router.session, "add", name, worker.url)
             found["put_in"].append(name)
@@ -59,4 +75,5 @@ def sync(router: Router, serving: Sequence[tuple[str, bool | None]]) -> Synced:
     for name in listed.keys() - router.workers.keys():  # of a slot that the inventory has no more
         router_list.change(router.session, "remove", name)
         found["taken_out"].append(name)
-    return Synced(**{key: tuple(names) for key, names in found.items()})
+    told = {key: tuple(names) for key, names in found.items()}
+    return Synced(**told, out_of_reach=missed)

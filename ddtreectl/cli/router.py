@@ -10,17 +10,18 @@ from rich.markup import escape
 
 from ddtreectl.apply.router import Router
 from ddtreectl.apply.router_service import RouterService
-from ddtreectl.apply.router_sync import Synced, sync
+from ddtreectl.apply.router_sync import Serving, Synced, sync
 from ddtreectl.cli import output, router_table
 from ddtreectl.cli.commands import exiting
 from ddtreectl.cli.context import Context, DryRun, Json, LockWait, context
 from ddtreectl.env.wheelhouse import Wheelhouse
 from ddtreectl.errors import DdtreectlError, ExitCode, UsageError
+from ddtreectl.facts.host import HostFacts
 from ddtreectl.hosts.pool import on_each
 from ddtreectl.inventory.model import Inventory
 from ddtreectl.inventory.select import Place
 from ddtreectl.inventory.workers import slot_id
-from ddtreectl.plan.wish import serves
+from ddtreectl.plan.wish import serves, serving
 
 
 def deploy(
@@ -40,6 +41,7 @@ def deploy(
     """Install and start the router as the inventory has it, and put in what serves.
 
     Another version or other settings restart it: for about a second nobody listens on its port.
+    Exit code 3: the router runs, and not everything that serves could be put in.
     """
     opened = context(ctx)
     inventory = opened.inventory()
@@ -54,7 +56,7 @@ def deploy(
         shown = [{"title": step.title, "reason": step.reason} for step in steps]
         document: dict[str, object] = {"applied": not dry_run and bool(steps), "steps": shown}
         output.document({**document, "workers": asdict(synced) if synced else None})
-        return int(ExitCode.DONE)
+        return int(_code(synced))
     if dry_run:
         for number, step in enumerate(steps, 1):
             output.stdout().print(f"{number:3}. {step.title}  [dim]{escape(step.reason)}[/]")
@@ -63,7 +65,7 @@ def deploy(
     output.stdout().print(f"router: smg {router.settings.version} {state} on {where}")
     if synced is not None:
         _say_synced(synced)
-    return int(ExitCode.DONE)
+    return int(_code(synced))
 
 
 def status(ctx: typer.Context, as_json: Json = False) -> int:
@@ -99,7 +101,8 @@ def sync_(ctx: typer.Context, as_json: Json = False) -> int:
     """Have the router know what serves: for what it could not be told at the time.
 
     Services that are good and ready are put in, others are taken out. Those of hosts that do not
-    answer, and slots in the middle of a swap, are left as they were; the exit code is 3 then.
+    answer, slots in the middle of a swap, and services that listen where the router cannot reach
+    them are left as they were; the exit code is 3 then.
     """
     opened = context(ctx)
     inventory = opened.inventory()
@@ -109,7 +112,7 @@ def sync_(ctx: typer.Context, as_json: Json = False) -> int:
         output.document(asdict(synced))
     else:
         _say_synced(synced)
-    return int(ExitCode.PARTIAL if synced.unknown else ExitCode.DONE)
+    return int(ExitCode.DONE if synced.complete else ExitCode.PARTIAL)
 
 
 def forget(
@@ -147,33 +150,40 @@ def _router(opened: Context, inventory: Inventory) -> Router:
     return router
 
 
-def _serving(
-    opened: Context, inventory: Inventory, router: Router
-) -> list[tuple[str, bool | None]]:
-    """Whether each worker serves, as its host has it."""
+def _code(synced: Synced | None) -> ExitCode:
+    return ExitCode.DONE if synced is None or synced.complete else ExitCode.PARTIAL
+
+
+def _serving(opened: Context, inventory: Inventory, router: Router) -> list[tuple[str, Serving]]:
+    """What each worker serves, as its host has it."""
     hosts = [
         name
         for name, host in inventory.hosts.items()
         if any(slot_id(name, slot) in router.workers for slot in host.slots)
     ]
 
-    def look(name: str) -> Mapping[str, bool | None]:
+    def look(name: str) -> Mapping[str, Serving]:
         facts = opened.session(inventory, name).slots()
         entry = inventory.hosts[name]
         return {
             slot_id(name, slot): None  # whoever swaps it sees to it
             if facts.records.swap_of(slot)
-            else serves(Place(name, entry, slot, settings), facts)
+            else _served(Place(name, entry, slot, settings), facts)
             for slot, settings in entry.slots.items()
         }
 
-    found: dict[str, bool | None] = {}
+    found: dict[str, Serving] = {}
     for name, outcome in on_each(hosts, look):
         if isinstance(outcome, DdtreectlError):
             output.progress(f"! {outcome.message}", name)
         else:
             found |= outcome
     return [(name, found.get(name)) for name in router.workers]
+
+
+def _served(place: Place, facts: HostFacts) -> Serving:
+    now = serving(place, facts)
+    return serves(place, facts) and (now.service if now and now.service else True)
 
 
 def _say_synced(synced: Synced) -> None:
@@ -188,6 +198,10 @@ def _say_synced(synced: Synced) -> None:
     for what, names in said.items():
         if names:
             console.print(f"  {what}: {', '.join(names)}")
+    for name, why in synced.out_of_reach.items():
+        console.print(f"  out of reach: {name}: {escape(why)}")
+        host, _, slot = name.partition("/")
+        console.print(f"    hint: `ddtreectl deploy {host} --slot {slot} --mode …` starts it anew")
 
 
 group = typer.Typer(

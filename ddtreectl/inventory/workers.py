@@ -9,11 +9,13 @@ import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from ddtreectl.inventory.names import PlacedError
 
 if TYPE_CHECKING:
     from ddtreectl.inventory.model import HostEntry, Inventory, Slot
+    from ddtreectl.inventory.service import ServiceSpec
 
 _FOR = " for "
 _KEYED = (
@@ -74,6 +76,31 @@ def workers(inventory: "Inventory") -> dict[str, Worker]:
                 except ValueError as error:
                     raise PlacedError(str(error), *place) from None
     return found
+
+
+def out_of_reach(worker: Worker, service: "ServiceSpec") -> str:
+    """Why the router gets no answer from a service at the worker's address; empty if it may.
+
+    A service goes on as it was deployed, when its slot has another address in the inventory since;
+    and a rollback brings one back as it was.
+    """
+    if service.api_key:
+        return "it wants an `api_key`, and tells the router nothing without"
+    where = urlsplit(worker.url)
+    if service.port != where.port:
+        return f"it listens on port {service.port}, and the router asks port {where.port}"
+    listens = ipaddress.ip_address(service.address)
+    try:
+        asked = ipaddress.ip_address(where.hostname or "")
+    except ValueError:  # a name: only the router's host can tell what it stands for
+        return f"it listens on {listens} alone" if listens.is_loopback else ""
+    if listens.is_unspecified:
+        if listens.version == 4 and asked.version == 6:
+            return f"it listens on {listens}, which is IPv4 alone, and the router asks {asked}"
+        return ""
+    if listens == asked:
+        return ""
+    return f"it listens on {listens} alone, and the router asks {asked}"
 
 
 def router_urls(inventory: "Inventory") -> dict[str, str]:

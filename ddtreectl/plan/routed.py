@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ddtreectl.facts.router import RouterFacts
 from ddtreectl.inventory.router import RouterSettings
-from ddtreectl.inventory.workers import Worker
+from ddtreectl.inventory.workers import Worker, out_of_reach
 from ddtreectl.plan import standby
 from ddtreectl.plan.step import Action, Phase, Plan, Step
 
@@ -25,6 +25,11 @@ def routed(plan: Plan, worker: Worker, router: RouterFacts, settings: RouterSett
     if by is not None and plan.candidate is not None:
         told = f"the service of this slot was moved to `{by}`, which stands for it at the router"
         hint = f"`ddtreectl router forget {worker.name}` ends that"
+        return replace(plan, refusals=(*plan.refusals, f"{told}; {hint}"))
+    missed = out_of_reach(worker, plan.candidate.service) if plan.candidate else ""
+    if missed:
+        told = f"the router cannot reach this service at {worker.url}: {missed}"
+        hint = "`ddtreectl deploy` gives it the address and settings that the inventory has"
         return replace(plan, refusals=(*plan.refusals, f"{told}; {hint}"))
     if router.state == "absent":
         note = f"no router runs on `{settings.host}` yet: `ddtreectl router deploy`"

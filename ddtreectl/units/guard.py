@@ -15,6 +15,16 @@ def script() -> str:
     return (bundle.templates() / NAME).read_text()
 
 
+def drop_in(unit_text: str) -> str:
+    """A drop-in with which a unit starts whoever stands for its slot; its other conditions hold."""
+    kept = [
+        line
+        for line in unit_text.splitlines()
+        if line.startswith("ExecCondition=") and f"/{NAME} " not in f"{line} "
+    ]
+    return "\n".join(["[Service]", "ExecCondition=", *kept, ""])
+
+
 def argv(python: str, folder: str, router: str, slot: str) -> list[str]:
     """The words of `ExecCondition=`.
 

@@ -1,9 +1,20 @@
 """The router's section of an inventory, and where the router finds the services."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
+import yaml
 
 from ddtreectl.inventory.loader import parse
-from ddtreectl.inventory.workers import parts, with_moved, workers
+from ddtreectl.inventory.service import ServiceSpec
+from ddtreectl.inventory.workers import Worker, out_of_reach, parts, with_moved, workers
+from tests.ctl.test_plan import wish
+
+REACH: list[dict[str, Any]] = yaml.safe_load(
+    (Path(__file__).parent / "data/router_reach.yaml").read_text()
+)
+SERVICE = wish().candidate.service.model_dump()
 
 FLEET = """\
 router: {host: h1, address: 0.0.0.0, port: 8000}
@@ -35,6 +46,13 @@ def test_services_are_found_from_the_routers_host() -> None:
 
 def test_a_fleet_without_router_has_no_workers() -> None:
     assert workers(parse(FLEET.partition("\n")[2], "fleet.yaml")) == {}
+
+
+@pytest.mark.parametrize("case", REACH, ids=[case["name"] for case in REACH])
+def test_whether_the_router_reaches_a_service(case: dict[str, Any]) -> None:
+    worker = Worker("h2/gpu0", case["url"])
+    service = ServiceSpec.model_validate({**SERVICE, **case["service"]})
+    assert out_of_reach(worker, service) == case["why"]
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,6 @@ def test_what_comes_back_serves_beside_what_stands_for_it_and_renames_nothing(
 ) -> None:
     change(tmp_path, "add", "h2/gpu0", "http://b")
     change(tmp_path, "move", "h1/gpu0", "h2/gpu0")
-    change(tmp_path, "return", "h1/gpu0", "h3/gpu0")  # it went elsewhere
     assert change(tmp_path, "add", "h1/gpu0", "http://a")["workers"] == {"h2/gpu0": "http://b"}
     change(tmp_path, "return", "h1/gpu0", "h2/gpu0")
     assert manifest(tmp_path) == {"h2/gpu0 for h1/gpu0": "http://b"}

@@ -22,7 +22,9 @@ from tests.ctl.test_plan import wish
 
 SETTINGS = RouterSettings(host="h1", address="10.0.0.1", port=8000)
 WORKER = Worker("h2/gpu1", "http://10.0.0.2:30001")
-CANDIDATE = wish(Mode.TREE).candidate
+_WISHED = wish(Mode.TREE).candidate
+EVERYWHERE = _WISHED.service.model_copy(update={"address": "0.0.0.0"})  # noqa: S104 - it is to be
+CANDIDATE = replace(_WISHED, service=EVERYWHERE)
 READY = RouterWorker(WORKER.name, frozenset(), WORKER.url, "ready", 0)
 OTHER = RouterWorker("h1/gpu0", frozenset(), "http://127.0.0.1:30000", "ready", 2)
 IN = RouterFacts("up", "", {WORKER.name: WORKER.url, OTHER.name: OTHER.url}, {}, (READY, OTHER))
@@ -149,6 +151,19 @@ def test_a_router_that_is_not_there_blocks_nothing(
     assert [step for step in actions(found) if step not in actions(SWAP)] == wanted
     assert found.refusals == ()
     assert told in found.notes[-1]
+
+
+@pytest.mark.parametrize("kind", [SWAP, FIRST, Plan("h2", "gpu1", (), CANDIDATE)])
+def test_a_service_that_the_router_cannot_reach_is_refused_before_anything_changes(
+    kind: Plan,
+) -> None:
+    alone = EVERYWHERE.model_copy(update={"address": "127.0.0.1"})
+    found = routed(
+        replace(kind, candidate=replace(CANDIDATE, service=alone)), WORKER, OUT, SETTINGS
+    )
+    assert "listens on 127.0.0.1 alone, and the router asks 10.0.0.2" in found.refusals[0]
+    assert "`ddtreectl deploy`" in found.refusals[0]
+    assert found.steps == kind.steps
 
 
 def test_a_slot_whose_service_was_moved_takes_no_other() -> None:

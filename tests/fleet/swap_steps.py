@@ -16,7 +16,7 @@ from ddtreectl.plan.step import Action, Phase
 from ddtreectl.plan.swap import plan_swap
 from tests.ctl.test_plan import SERVING, wish
 
-_WORKER = Worker("gpuhost/gpu1", "http://10.1.2.200:30001")
+_WORKER = Worker("gpuhost/gpu1", "http://127.0.0.1:30001")
 _ROUTER = RouterFacts(
     "up",
     listed={_WORKER.name: _WORKER.url},

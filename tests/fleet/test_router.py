@@ -176,6 +176,27 @@ def test_a_router_whose_host_is_cut_off_blocks_nothing(operator: Balanced) -> No
     operator.assert_as_found()
 
 
+def test_a_service_on_its_own_loopback_is_not_put_in(operator: Balanced) -> None:
+    operator.done("stop", "h2")
+    wanted = operator.inventory.read_text()
+    first, _, rest = wanted.rpartition("address: 0.0.0.0")
+    operator.inventory.write_text(f"{first}behind_router: false{rest}")  # loopback by default
+    operator.done("deploy", "h2", "--mode", "tree")
+    operator.inventory.write_text(wanted)
+    synced = operator.run("router", "sync")
+    assert synced.returncode == 3, synced.stderr
+    assert "h2/gpu0: it listens on 127.0.0.1 alone" in synced.stdout
+    assert (
+        "h2/gpu0"
+        not in json.loads((operator.h1.root / LISTS / "slots.json").read_text())["workers"]
+    )
+    operator.done("deploy", "h2", "--mode", "tree")
+    refused = operator.run("rollback", "h2")
+    assert refused.returncode == 1, refused.stderr
+    assert "the router cannot reach this service" in refused.stderr
+    operator.assert_as_found()
+
+
 def test_a_stopped_slot_is_out_and_a_deploy_puts_it_in(operator: Balanced) -> None:
     with operator.clients() as told:
         operator.done("stop", "h2")
@@ -196,8 +217,35 @@ def test_a_healthy_service_moves_and_no_request_is_lost(operator: Balanced) -> N
     assert told.requests
     # A worker that is out is `draining` until the router has forgotten it.
     until(lambda: operator.workers() == {"h2/gpu0": "ready"}, "the router knows the new place only")
-    operator.done("migrate", "h1", "--undo", "--yes")
+    with operator.clients() as told:
+        operator.done("migrate", "h1", "--undo", "--yes")
+    assert told.failed == []
+    assert told.requests
+    until(lambda: operator.workers() == {"h1/gpu0": "ready"}, "the router knows the old place only")
+    assert not list((operator.h1.root / "run/systemd/system").glob("ddtree-*.d"))
     operator.done("deploy", "h2", "--mode", "tree")
+    operator.assert_as_found()
+
+
+def test_of_two_operators_at_once_one_waits_for_the_worker_of_the_other(operator: Balanced) -> None:
+    """Both have seen two workers; the second takes its own out before the first does."""
+    swap = ("--mode", "tree", "--force")
+    with operator.clients() as told:
+        with operator.h2.hold("systemctl", "stop ddtree-gpu0-tree") as stop:
+            with operator.h1.hold("python3", "/router remove h1/gpu0") as removal:
+                first = operator.begin("deploy", "h1", *swap)
+                removal.reached(60)
+                second = operator.begin("deploy", "h2", *swap)
+                stop.reached(60)
+                with operator.h1.hold("python3", "/router show") as look:
+                    removal.release()
+                    look.reached(60)
+            assert operator.workers()["h1/gpu0"] == "ready"
+        for swapping in (first, second):
+            _, said = swapping.communicate(timeout=120)
+            assert swapping.returncode == 0, said
+    assert told.failed == []
+    assert told.requests
     operator.assert_as_found()
 
 
