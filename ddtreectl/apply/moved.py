@@ -93,19 +93,15 @@ def unguard(session: Session, unit: str, unit_text: str) -> None:
     After a reboot in the middle of an undo the router is asked again, and what stands for the slot
     is what serves.
     """
-    session.host.put(_drop_in(unit), guard.drop_in(unit_text).encode())
+    session.host.put(session.layout.unguarded(unit), guard.drop_in(unit_text).encode())
     reloaded = session.host.run(session.supervisor.reload(), deadline=COMMAND_DEADLINE)
     check(reloaded, f"systemd on `{session.host.name}` cannot read its units again")
 
 
 def guard_again(session: Session, place: Place) -> None:
     """End that for every unit of a slot."""
-    generations.remove(session, *map(_drop_in, slot_units(place.slot_name)))
+    generations.remove(session, *map(session.layout.unguarded, slot_units(place.slot_name)))
     session.host.run(session.supervisor.reload(), deadline=COMMAND_DEADLINE)
-
-
-def _drop_in(unit: str) -> str:
-    return f"/run/systemd/system/{unit}.d/ddtree-returns.conf"
 
 
 def open_slot(session: Session, place: Place) -> None:

@@ -117,3 +117,8 @@ class Layout:
     def unit(self, name: str) -> str:
         """An installed unit file."""
         return f"{self.unit_dir}/{name}"
+
+    @staticmethod
+    def unguarded(name: str) -> str:
+        """The drop-in of a unit whose service comes back, until the next boot at the latest."""
+        return f"/run/systemd/system/{name}.d/ddtree-returns.conf"

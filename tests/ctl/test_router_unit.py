@@ -13,7 +13,7 @@ from ddtreectl.inventory.router import RouterSettings
 from ddtreectl.inventory.select import find_place, service_for
 from ddtreectl.inventory.service import Mode
 from ddtreectl.inventory.workers import router_urls
-from ddtreectl.units import lint
+from ddtreectl.units import guard, lint
 from ddtreectl.units import router as router_unit
 from ddtreectl.units.render import RenderedUnit, render
 
@@ -91,6 +91,15 @@ def test_a_service_asks_the_router_before_it_starts(tmp_path: Path) -> None:
         f"{tmp_path}/slots/cpu0/generations/000003/slot_guard.py http://10.1.2.200:8000 ct129/cpu0"
     )
     assert "$$?" in condition  # a lone `$` would be systemd's to expand
+
+
+def test_a_service_that_comes_back_does_not_ask_the_router(tmp_path: Path) -> None:
+    text = guarded(tmp_path).text
+    assert guard.drop_in(text) == "[Service]\nExecCondition=\n"
+    of_a_gpu = "ExecCondition=+/bin/sh -c true /d/xid_guard.py"
+    assert guard.drop_in(text.replace("\nExecStart=", f"\n{of_a_gpu}\nExecStart=")) == (
+        f"[Service]\nExecCondition=\n{of_a_gpu}\n"
+    )
 
 
 @pytest.mark.parametrize(
