@@ -9,7 +9,6 @@ import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from ddtreectl.inventory.names import PlacedError
 
@@ -35,6 +34,12 @@ class Worker:
 
     name: str
     url: str
+
+    @property
+    def endpoint(self) -> tuple[str, str]:
+        """Host, without the brackets of IPv6, and port of its address."""
+        host, _, port = self.url.removeprefix("http://").rpartition(":")
+        return host.removeprefix("[").removesuffix("]"), port
 
 
 def slot_id(host: str, slot: str) -> str:
@@ -86,12 +91,12 @@ def out_of_reach(worker: Worker, service: "ServiceSpec") -> str:
     """
     if service.api_key:
         return "it wants an `api_key`, and tells the router nothing without"
-    where = urlsplit(worker.url)
-    if service.port != where.port:
-        return f"it listens on port {service.port}, and the router asks port {where.port}"
+    host, port = worker.endpoint
+    if str(service.port) != port:
+        return f"it listens on port {service.port}, and the router asks port {port}"
     listens = ipaddress.ip_address(service.address)
     try:
-        asked = ipaddress.ip_address(where.hostname or "")
+        asked = ipaddress.ip_address(host)
     except ValueError:  # a name: only the router's host can tell what it stands for
         return f"it listens on {listens} alone" if listens.is_loopback else ""
     if listens.is_unspecified:
