@@ -41,7 +41,7 @@ from ddtree_engine.round_pipeline import (
     next_larger,
 )
 from ddtree_engine.row_state import RowState
-from ddtree_engine.sequence import Mode, Sequence, Speculation
+from ddtree_engine.sequence import PREFILL_CHUNK, Mode, Sequence, Speculation
 from ddtree_engine.shadow import ShadowEvidence
 from ddtree_engine.stages import StageClock
 from ddtree_engine.target import TargetModel
@@ -49,9 +49,6 @@ from ddtree_engine.tree_batch import TreeBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-PREFILL_CHUNK = 128
-"""Prompt tokens a prefill step takes; a running request waits for no more between two rounds."""
 
 RecurrentState = Literal["exact", "leak"]
 

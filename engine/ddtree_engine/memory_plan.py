@@ -8,6 +8,7 @@ import torch
 
 from ddtree_engine.config import DrafterConfig, TargetConfig
 from ddtree_engine.errors import CapacityError
+from ddtree_engine.sequence import PREFILL_CHUNK
 
 GIB = 1 << 30
 RUNTIME_BYTES = GIB
@@ -26,9 +27,10 @@ class MemoryPlan:
         weights: target, and drafter if there is one.
         caches: keys and values, of the drafter too, recurrent states and convolution tails, for all
             requests at their longest.
-        verification: what one round keeps of every node until it is known which are accepted.
+        verification: what one round keeps of every node until it is known which are accepted, and
+            a piece of a prompt of every token.
         workspace: other activations of one round, logits above all; twice, since a captured round
-            has memory of its own.
+            has memory of its own; and those of a piece of a prompt.
     """
 
     weights: int
@@ -140,10 +142,12 @@ def plan_memory(
         # from words of 64 bits.
         logits += rows * block * target.vocab_size * 4
         logits += min(nodes, SORTED_ROWS) * target.vocab_size * 96
-    hidden = nodes * (4 * target.intermediate_size + features * target.hidden_size) * size
+    hidden = (4 * target.intermediate_size + features * target.hidden_size) * size
+    # Pieces of prompts run outside the graphs, which keep what they have between two rounds.
+    piece = min(PREFILL_CHUNK, context)
     return MemoryPlan(
         weights=weights,
         caches=cache_bytes(target, drafter, rows, room, dtype),
-        verification=nodes * node_bytes(target, dtype),
-        workspace=2 * (logits + hidden),
+        verification=(nodes + piece) * node_bytes(target, dtype),
+        workspace=2 * (logits + nodes * hidden) + piece * hidden,
     )

@@ -15,6 +15,10 @@ from ddtree_engine.tree import MAX_BUDGET, MAX_TOPK
 FinishReason = Literal["stop", "length", "failed"]
 
 
+PREFILL_CHUNK = 128
+"""Prompt tokens a prefill step takes; a running request waits for no more between two rounds."""
+
+
 class Mode(StrEnum):
     """The shape of a round's tree."""
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from itertools import product
 
 from ddtree_engine.comparison import MAX_GAP, divergence, label
-from ddtree_engine.decoder import PREFILL_CHUNK, Decoder
+from ddtree_engine.decoder import Decoder
 from ddtree_engine.errors import EngineError, NotFiniteError
 from ddtree_engine.sampling import SamplingParams
-from ddtree_engine.sequence import Mode, Sequence, Speculation
+from ddtree_engine.sequence import PREFILL_CHUNK, Mode, Sequence, Speculation
 
 PROMPT_LENGTHS = (1, 5, PREFILL_CHUNK + 5)
 """No prefill, a short one, and one in two pieces."""

@@ -13,8 +13,9 @@ from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.errors import CapacityError
 from ddtree_engine.memory_plan import node_bytes, plan_memory
 from ddtree_engine.sampling import SamplingParams
-from ddtree_engine.sequence import Mode, Speculation
+from ddtree_engine.sequence import PREFILL_CHUNK, Mode, Speculation
 from ddtree_engine.target import TargetModel
+from ddtree_engine.tree_batch import TreeBatch
 
 MIB = 1 << 20
 
@@ -48,6 +49,23 @@ def test_a_round_keeps_what_was_planned(target: TargetModel, drafter: DrafterMod
         found, _ = steps.verify(steps.build(steps.draft()))
         planned = (shape.budget + 1) * node_bytes(target.config, torch.float32)
         assert found.stash.nbytes == planned
+
+
+@pytest.mark.parametrize("context", [30, 300])
+def test_a_piece_of_a_prompt_keeps_what_was_planned(target: TargetModel, context: int) -> None:
+    """Without a drafter a round keeps one node, and a piece of a prompt many."""
+    decoder = Decoder(target, None, max_length=context)
+    length = min(PREFILL_CHUNK, context)
+    found = target.verify(
+        TreeBatch.chain(torch.zeros(1, length, dtype=torch.int64), conv_kernel=target.conv_kernel),
+        decoder.cache,
+        slice(0, 1),
+    )
+    plan = plan_memory(
+        target.config, None, weights=0, rows=1, context=context, budget=16, dtype=torch.float32
+    )
+    one_node = node_bytes(target.config, torch.float32)
+    assert found.stash.nbytes == length * one_node == plan.verification - one_node
 
 
 def test_caches_take_what_was_planned(target: TargetModel, drafter: DrafterModel) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from ddtree_engine.decoder import PREFILL_CHUNK, Decoder
+from ddtree_engine.decoder import Decoder
 from ddtree_engine.engine import Engine
 from ddtree_engine.errors import EngineError, OutOfMemoryError, RequestError
 from ddtree_engine.job import CancelledError, Event, Job, Outcome
 from ddtree_engine.metrics import Metrics
 from ddtree_engine.sampling import SamplingParams
 from ddtree_engine.scheduler import QueueFullError, Scheduler, State, UnavailableError
-from ddtree_engine.sequence import Mode, Sequence, Speculation
+from ddtree_engine.sequence import PREFILL_CHUNK, Mode, Sequence, Speculation
 from ddtree_engine.target import TargetModel, Verification
 from ddtree_engine.text_stream import TextStream
 from ddtree_engine.tree_batch import TreeBatch
