@@ -80,15 +80,20 @@ class RoundCosts:
         """Seconds of a round of `rows` requests with this budget.
 
         Of several requests it is taken to be that of one with as many nodes, in between and beyond
-        the measured ones by straight lines: what a round computes grows with its nodes.
+        the measured ones by straight lines: what a round computes grows with its nodes. A budget
+        that was measured to cost more than a larger one was disturbed, as timings err upwards: it
+        costs what the larger one does. A line that fell would end below nothing.
         """
         nodes = rows * (budget + 1)
-        points = sorted((known + 1, cost) for known, cost in self.seconds.items())
+        points: list[tuple[int, float]] = []
+        for known, cost in sorted(self.seconds.items(), reverse=True):
+            points.append((known + 1, min(cost, points[-1][1]) if points else cost))
+        points.reverse()
         if len(points) == 1 or nodes <= points[0][0]:
             return points[0][1]
         above = next((i for i, (known, _) in enumerate(points) if known >= nodes), len(points) - 1)
         (low, least), (high, most) = points[above - 1], points[above]
-        return most + (most - least) * (nodes - high) / (high - low)
+        return max(least, most + (most - least) * (nodes - high) / (high - low))
 
 
 class BudgetTuner:

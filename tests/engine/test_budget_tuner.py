@@ -188,6 +188,36 @@ class TestChoice:
         assert known.of(15, rows=3) == pytest.approx(1.6)
         assert known.of(63, rows=2) == pytest.approx(3.6)
 
+    @given(
+        st.dictionaries(st.sampled_from(CANDIDATES), st.floats(0.01, 10.0), min_size=1),
+        st.integers(1, 1024),
+    )
+    def test_more_nodes_never_cost_less(self, seconds: dict[int, float], rows: int) -> None:
+        """Also where a measurement was disturbed, and far beyond what was measured."""
+        known = RoundCosts(seconds)
+        found = [known.of(budget, rows) for budget in CANDIDATES]
+        assert found == sorted(found)
+        assert min(found) >= min(seconds.values())
+        assert known.of(CANDIDATES[0], rows) <= known.of(CANDIDATES[0], rows + 1)
+
+    @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+    def test_batches_choose_the_best_of_what_they_cost(self, share: float) -> None:
+        """Costs that grow with nodes past 64 of them; a share of drafts is accepted."""
+        tuner = BudgetTuner(RoundCosts({one: max(1.0, (one + 1) / 64) for one in CANDIDATES}))
+        generator = torch.Generator().manual_seed(1)
+        for rows in (1, 2, 8, 64, 1):
+            for _ in range(200):
+                budget = tuner.next(rows)
+                deep = bool(torch.rand((), generator=generator) < share)
+                path = [0, *(range(1, 16) if deep else ())]
+                tuner.observe(budget, [node for node in path if node <= budget])
+            promised = {one: tuner.tokens_per_second(one, rows) or 0.0 for one in CANDIDATES}
+            assert promised[tuner.in_use] * MARGIN >= max(promised.values())
+            if rows == 64 and share == 0.0:
+                assert tuner.in_use == CANDIDATES[0], "what is never accepted is not worth its time"
+            if rows == 1 and share == 1.0:
+                assert tuner.in_use >= 15
+
 
 class TestDecoding:
     @pytest.mark.parametrize("device_rounds", [False, True], ids=["host", "device"])
