@@ -61,13 +61,24 @@ class DecoderLayer(nn.Module):
         return [*mixer.products(), *self.mlp.products()]
 
 
+def _embedding(rows: int, width: int) -> nn.Embedding:
+    """`nn.Embedding` with its usual first values, which a model without storage does without.
+
+    On the meta device PyTorch draws them by a decomposition, and imports its compiler for that.
+    """
+    weight = torch.empty(rows, width)
+    if not weight.is_meta:
+        nn.init.normal_(weight)
+    return nn.Embedding(rows, width, _weight=weight)
+
+
 class TargetModel(nn.Module):
     """A hybrid or dense causal language model with the checkpoint's own parameter names."""
 
     def __init__(self, config: TargetConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embed_tokens = _embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(DecoderLayer(config, kind) for kind in config.layer_types)
         self.norm = RMSNorm(
             config.hidden_size, config.rms_norm_eps, zero_centered=config.zero_centered_norm
