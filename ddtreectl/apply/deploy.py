@@ -14,6 +14,7 @@ from ddtreectl.errors import DdtreectlError, LockedError, RefusedError, Unreacha
 from ddtreectl.facts.host import HostFacts
 from ddtreectl.inventory.select import Place
 from ddtreectl.inventory.service import ServiceSpec
+from ddtreectl.inventory.workers import out_of_reach
 from ddtreectl.plan.routed import SYNC, routed
 from ddtreectl.plan.step import Plan
 from ddtreectl.plan.swap import plan_stop, plan_swap
@@ -159,7 +160,12 @@ class Deployment:
         if router is None or worker is None:
             return
         try:
-            if serves(self._place, session.slots()):
+            facts = session.slots()
+            now = serving(self._place, facts)
+            why = out_of_reach(worker, now.service) if now and now.service else ""
+            if why:
+                session.report.say(f"  ! {worker.name} stays out of the router: {why}")
+            if not why and serves(self._place, facts):
                 with session.report.step(f"put {worker.name} back into the router"):
                     router.put_in(session, worker)
             else:

@@ -1,7 +1,7 @@
 """Brings services that have moved back to where they came from."""
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from ddtreectl.apply import generations, moved
 from ddtreectl.apply.candidates import earlier_generation
@@ -53,7 +53,8 @@ def undo(
         except BaseException:
             with source.interrupts.shield():
                 if router and old and new:
-                    router.move(old.name, new.name)
+                    with _said(say):  # the source is fenced whether the router is told or not
+                        router.move(old.name, new.name)
                 with suppress(DdtreectlError):  # a reboot ends it too, and the masks hold
                     moved.guard_again(source, home)
                 if fenced(source, move, lock_wait):
@@ -62,12 +63,22 @@ def undo(
         say(f"stop it in {move.target}")
         Deployment(target, place, lock_wait=lock_wait).stop()
         if router and old and new:
-            router.unexpect(old.name, new.name)
-            router.await_forgotten(source, old.name)
+            with _said(say):
+                router.unexpect(old.name, new.name)
+                router.await_forgotten(source, old.name)
             moved.guard_again(source, home)
         generations.remove(target, target.layout.arrived(place.slot_name))
         survey.moves.forget(move)
         source.audit("moved-back", slot=home.slot_name, source=move.target)
+
+
+@contextmanager
+def _said(say: Callable[[str], None]) -> Iterator[None]:
+    """Say what the router cannot be told, and go on."""
+    try:
+        yield
+    except DdtreectlError as error:
+        say(f"  ! {error.message} {error.cause}".rstrip())
 
 
 def _give_back(

@@ -1,6 +1,6 @@
 """Finds out about every slot that might take a service: what is there, and what is brought."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddtreectl.apply import weights
@@ -14,6 +14,7 @@ from ddtreectl.facts.host import HostFacts
 from ddtreectl.hosts.pool import on_each
 from ddtreectl.inventory.select import Place
 from ddtreectl.inventory.service import BUNDLED, ServiceSpec
+from ddtreectl.inventory.workers import out_of_reach
 from ddtreectl.plan.placement import Asked, Prospect, rejections
 from ddtreectl.plan.refusals import refusals
 from ddtreectl.plan.wish import Wish
@@ -83,16 +84,24 @@ class Prospects:
         there = replace(facts, folders=folders)
         wish, request, objection = self._wish(service, entry, there)
         build = build_of(request.choice.build) if request and not objection else None
+        against = [*refusals(replace(wish, refusal=""), there), *self._unreached(service, entry)]
         return Prospect(
             place=entry,
             facts=facts,
-            refusals=tuple(refusals(replace(wish, refusal=""), there)),
+            refusals=tuple(against),
             misfit=_misfit(entry, facts, build.name) if build else "",
             environment=request.environment if request and not objection else UNKNOWN_ENVIRONMENT,
             missing=tuple(missing),
             copied=tuple(copied),
             objection=objection,
         )
+
+    def _unreached(self, service: ServiceSpec, entry: Place) -> Iterator[str]:
+        """Why the router would get no answer from a service in a slot behind it."""
+        router = self.sessions[entry.host_name].router
+        worker = router.worker(entry) if router else None
+        if worker and (why := out_of_reach(worker, moved_to(service, entry))):
+            yield f"the router would get no answer from the service there: {why}"
 
     def _wish(
         self, service: ServiceSpec, entry: Place, facts: HostFacts

@@ -20,7 +20,7 @@ from ddtreectl.facts.host import HostFacts
 from ddtreectl.hosts.pool import on_each
 from ddtreectl.inventory.model import Inventory
 from ddtreectl.inventory.select import Place
-from ddtreectl.inventory.workers import slot_id
+from ddtreectl.inventory.workers import Worker, out_of_reach, slot_id
 from ddtreectl.plan.wish import serves, serving
 
 
@@ -168,8 +168,9 @@ def _serving(opened: Context, inventory: Inventory, router: Router) -> list[tupl
         return {
             slot_id(name, slot): None  # whoever swaps it sees to it
             if facts.records.swap_of(slot)
-            else _served(Place(name, entry, slot, settings), facts)
+            else _served(worker, Place(name, entry, slot, settings), facts)
             for slot, settings in entry.slots.items()
+            if (worker := router.workers.get(slot_id(name, slot)))
         }
 
     found: dict[str, Serving] = {}
@@ -181,9 +182,11 @@ def _serving(opened: Context, inventory: Inventory, router: Router) -> list[tupl
     return [(name, found.get(name)) for name in router.workers]
 
 
-def _served(place: Place, facts: HostFacts) -> Serving:
+def _served(worker: Worker, place: Place, facts: HostFacts) -> Serving:
     now = serving(place, facts)
-    return serves(place, facts) and (now.service if now and now.service else True)
+    if now and now.service and now.status == "good" and out_of_reach(worker, now.service):
+        return now.service  # it is not asked where it listens
+    return serves(place, facts)
 
 
 def _say_synced(synced: Synced) -> None:

@@ -75,9 +75,8 @@ def workers(inventory: "Inventory") -> dict[str, Worker]:
                 place = ("hosts", host_name, "slots", slot_name)
                 if inventory.settings(slot).api_key:
                     raise PlacedError(_KEYED, *place)
-                same = host_name == inventory.router.host
                 try:
-                    found[name] = Worker(name, _url(host, slot, same_host=same))
+                    found[name] = Worker(name, _url(inventory, host_name, slot))
                 except ValueError as error:
                     raise PlacedError(str(error), *place) from None
     return found
@@ -98,7 +97,7 @@ def out_of_reach(worker: Worker, service: "ServiceSpec") -> str:
     try:
         asked = ipaddress.ip_address(host)
     except ValueError:  # a name: only the router's host can tell what it stands for
-        return f"it listens on {listens} alone" if listens.is_loopback else ""
+        return f"it listens on {listens} alone" if _is_loopback(listens) else ""
     if listens.is_unspecified:
         if listens.version == 4 and asked.version == 6:
             return f"it listens on {listens}, which is IPv4 alone, and the router asks {asked}"
@@ -119,7 +118,7 @@ def router_urls(inventory: "Inventory") -> dict[str, str]:
     for name in inventory.hosts:
         if name == router.host:
             where = "127.0.0.1" if ip.is_unspecified else str(ip)
-        elif ip.is_loopback:
+        elif _is_loopback(ip):
             continue
         else:
             where = inventory.hosts[router.host].address if ip.is_unspecified else str(ip)
@@ -128,21 +127,49 @@ def router_urls(inventory: "Inventory") -> dict[str, str]:
     return found
 
 
-def _url(host: "HostEntry", slot: "Slot", *, same_host: bool) -> str:
-    """Where a slot is reached from the router's host."""
+def _is_loopback(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Whether an address is reached from its own host alone; also one of IPv4 written as IPv6."""
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return (mapped or ip).is_loopback
+
+
+def _url(inventory: "Inventory", host_name: str, slot: "Slot") -> str:
+    """Where a slot is reached from the router's host.
+
+    Raises:
+        ValueError: nowhere.
+    """
+    assert inventory.router is not None  # noqa: S101 - there are no workers without
     ip = ipaddress.ip_address(slot.address)
-    if same_host:
+    host, routers = inventory.hosts[host_name], inventory.hosts[inventory.router.host]
+    if host_name == inventory.router.host:
         where = "127.0.0.1" if ip.is_unspecified else str(ip)
-    elif ip.is_loopback:
+    elif _is_loopback(ip):
         raise ValueError(
             f"the slot listens on {ip} alone, where the router on another host cannot reach it: "
             "give it an `address`, or `behind_router: false`"
         )
-    elif ip.is_unspecified:
-        where = host.address or "127.0.0.1"
-    else:
+    elif not ip.is_unspecified:
         where = str(ip)
+    elif _is_here(host) and not _is_here(routers):
+        leads = f"`{host.address}` is its own host there" if host.address else "it has no `address`"
+        raise ValueError(
+            f"the router on another host cannot reach `{host_name}`, for {leads}: give the slot an "
+            "`address` of the network, or `behind_router: false`"
+        )
+    else:
+        where = host.address or "127.0.0.1"
     return _http(where, slot.port)
+
+
+def _is_here(host: "HostEntry") -> bool:
+    """Whether the address of a host leads whoever asks it to his own machine."""
+    if host.address is None:
+        return True
+    try:
+        return _is_loopback(ipaddress.ip_address(host.address))
+    except ValueError:
+        return host.address == "localhost"
 
 
 def _http(where: str, port: int) -> str:

@@ -48,6 +48,28 @@ def test_a_fleet_without_router_has_no_workers() -> None:
     assert workers(parse(FLEET.partition("\n")[2], "fleet.yaml")) == {}
 
 
+@pytest.mark.parametrize(
+    ("router_host", "slots_host", "url"),
+    [
+        ("connection: local", "connection: local", "http://127.0.0.1:30000"),
+        ("address: 127.0.0.1", "address: localhost", "http://localhost:30000"),
+        ("connection: local", "address: h2.example", "http://h2.example:30000"),
+        ("address: h1.example", "address: 10.0.0.2", "http://10.0.0.2:30000"),
+    ],
+)
+def test_an_address_of_ones_own_machine_is_one_for_a_router_there(
+    router_host: str, slots_host: str, url: str
+) -> None:
+    fleet = f"""\
+router: {{host: h1, address: 10.0.0.1, port: 8000}}
+hosts:
+  h1: {{{router_host}, slots: {{gpu0: {{gpus: [0], port: 30000, behind_router: false}}}}}}
+  h2: {{{slots_host}, slots: {{gpu0: {{gpus: [0], address: 0.0.0.0, port: 30000}}}}}}
+"""
+    (worker,) = workers(parse(fleet, "fleet.yaml")).values()
+    assert worker.url == url
+
+
 @pytest.mark.parametrize("case", REACH, ids=[case["name"] for case in REACH])
 def test_whether_the_router_reaches_a_service(case: dict[str, Any]) -> None:
     worker = Worker("h2/gpu0", case["url"])
