@@ -14,6 +14,12 @@ from ruamel.yaml.comments import (
 )
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    CollectionStartEvent,
+    ScalarEvent,
+)
 from ruamel.yaml.scalarbool import ScalarBoolean
 
 from ddtreectl.errors import InventoryError
@@ -21,6 +27,11 @@ from ddtreectl.inventory.model import Inventory
 from ddtreectl.inventory.names import PlacedError
 
 MAX_BYTES = 1 << 20
+MAX_DEPTH = 40
+"""Levels of a document; parsing time grows with the square of them."""
+
+MAX_NODES = 1 << 20
+"""Nodes of a document, each alias counted as all that it stands for."""
 
 
 def load(path: Path) -> Inventory:
@@ -75,6 +86,7 @@ def _read(path: Path) -> str:
 
 def _document(text: str, name: str) -> CommentedMap:
     try:
+        _measure(text, name)
         document = YAML(typ="rt").load(text)
     except DuplicateKeyError as error:
         mark = error.problem_mark
@@ -86,13 +98,36 @@ def _document(text: str, name: str) -> CommentedMap:
         mark = error.problem_mark or error.context_mark
         at = f"{mark.line + 1}:{mark.column + 1}" if mark else "1:1"
         raise InventoryError(f"{name}:{at}: {error.problem or 'no YAML'}") from None
-    except RecursionError:
-        raise InventoryError(f"{name}:1:1: nested too deeply") from None
     except (YAMLError, ValueError, TypeError) as error:
         raise InventoryError(f"{name}:1:1: no YAML", cause=str(error)) from None
     if not isinstance(document, CommentedMap):
         raise InventoryError(f"{name}:1:1: the file holds no mapping with the key `hosts`")
     return document
+
+
+def _measure(text: str, name: str) -> None:
+    """Refuse a document that would take too long to read, before it is."""
+    open_nodes = [0]  # nodes so far of each collection that is still open, and of the document
+    anchors: list[str | None] = [None]
+    sizes: dict[str, int] = {}
+    for event in YAML(typ="rt").parse(text):
+        at = f"{name}:{event.start_mark.line + 1}:{event.start_mark.column + 1}"
+        if isinstance(event, CollectionStartEvent):
+            open_nodes.append(1)
+            anchors.append(event.anchor)
+            if len(open_nodes) > MAX_DEPTH:
+                raise InventoryError(f"{at}: nested too deeply")
+        elif isinstance(event, CollectionEndEvent):
+            size, anchor = open_nodes.pop(), anchors.pop()
+            open_nodes[-1] += size
+            if anchor:
+                sizes[anchor] = size
+        elif isinstance(event, AliasEvent):
+            open_nodes[-1] += sizes.get(event.anchor, 1)
+        elif isinstance(event, ScalarEvent):
+            open_nodes[-1] += 1
+        if open_nodes[-1] > MAX_NODES:
+            raise InventoryError(f"{at}: its aliases stand for more than {MAX_NODES} values")
 
 
 def _refuse_tags(node: object, name: str) -> None:

@@ -21,10 +21,22 @@ def test_every_mistake_is_shown_where_it_is(path: Path) -> None:
     assert caught.value.message.splitlines() == [f"fleet.yaml:{line}" for line in expected]
 
 
-@pytest.mark.parametrize("text", ["hosts: " + "[" * 1000, "hosts: " + "{a: " * 1000])
+@pytest.mark.parametrize("text", ["[" * 500_000, "{a: " * 200_000, "\n" + "- " * 400_000])
 def test_what_is_nested_too_deeply_is_refused(text: str) -> None:
     with pytest.raises(InventoryError, match="nested too deeply"):
-        parse(text, "fleet.yaml")
+        parse(f"hosts: {text}", "fleet.yaml")
+
+
+def test_aliases_that_stand_for_too_much_are_refused() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 8)}]" for n in range(1, 12)]
+    with pytest.raises(InventoryError, match=r"fleet\.yaml:7:.* its aliases stand for more"):
+        parse("\n".join(lines), "fleet.yaml")
+
+
+def test_a_collection_that_holds_itself_is_refused() -> None:
+    with pytest.raises(InventoryError):
+        parse("hosts: &a {b: *a}", "fleet.yaml")
 
 
 def test_the_bundled_inventories_are_right() -> None:
