@@ -2,14 +2,25 @@
 
 A field that would change the result and is not supported is refused unless it has the value that
 changes nothing; a field that can't change the result is ignored; an unknown field is refused, so
-that a misspelt one is not silently left out.
+that a misspelt one is not silently left out. Numbers and truth values are JSON's own: none is read
+out of a string, and `true` is no 1.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    model_validator,
+)
 
 MAX_STOPS = 4
 
@@ -83,8 +94,8 @@ class DDTree(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     mode: Literal["ar", "linear", "shadow", "tree"] | None = None
-    budget: int | None = Field(default=None, ge=1)
-    topk: int | None = Field(default=None, ge=1)
+    budget: StrictInt | None = Field(default=None, ge=1)
+    topk: StrictInt | None = Field(default=None, ge=1)
 
 
 class StreamOptions(BaseModel):
@@ -92,27 +103,29 @@ class StreamOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    include_usage: bool = False
-    include_obfuscation: bool = False
+    include_usage: StrictBool = False
+    include_obfuscation: StrictBool = False
 
 
 class _GenerationRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     model: Text | None = None
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = Field(default=None, description="Extension: -1 and 0 keep all tokens.")
-    seed: int | None = None
+    max_tokens: StrictInt | None = None
+    temperature: StrictFloat | None = None
+    top_p: StrictFloat | None = None
+    top_k: StrictInt | None = Field(
+        default=None, description="Extension: -1 and 0 keep all tokens."
+    )
+    seed: StrictInt | None = None
     stop: Annotated[
         list[Annotated[str, Field(min_length=1), AfterValidator(_unicode)]],
         BeforeValidator(_stops),
         Field(max_length=MAX_STOPS),
     ] = Field(default_factory=list)
-    stream: bool | None = None
+    stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
-    ignore_eos: bool | None = Field(
+    ignore_eos: StrictBool | None = Field(
         default=None, description="Extension: go on to `max_tokens`, for measurements."
     )
     ddtree: DDTree | None = None
@@ -153,7 +166,7 @@ class _GenerationRequest(BaseModel):
 class CompletionRequest(_GenerationRequest):
     """POST /v1/completions. One prompt a request: text, or token ids."""
 
-    prompt: Text | list[int] | list[Text] | list[list[int]]
+    prompt: Text | list[StrictInt] | list[Text] | list[list[StrictInt]]
 
     @model_validator(mode="after")
     def _one_prompt(self) -> CompletionRequest:
@@ -214,7 +227,7 @@ class ChatRequest(_GenerationRequest):
     """POST /v1/chat/completions."""
 
     messages: list[Message] = Field(min_length=1)
-    max_completion_tokens: int | None = None
+    max_completion_tokens: StrictInt | None = None
 
     @property
     def limit(self) -> int | None:
