@@ -50,6 +50,9 @@ def fleet(booted_fleet: Fleet) -> Iterator[Fleet]:
     """Three hosts that are up and healthy; their disks keep what earlier tests left."""
     yield booted_fleet
     booted_fleet.heal()
+    for host in booted_fleet.hosts.values():
+        if host.logged:
+            host.reboot()
 
 
 @pytest.fixture

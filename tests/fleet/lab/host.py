@@ -31,6 +31,8 @@ class Host:
         self._holds: list[Hold] = []
         self.hurt = False
         """Whether something was done to it by this object that `heal` may have to undo."""
+        self.logged = False
+        """Whether lines were added to its kernel log, which only a boot begins anew."""
 
     @property
     def state(self) -> dict[str, Any]:
@@ -98,14 +100,17 @@ class Host:
     def reboot(self) -> None:
         """Shut it down in good order and boot it again."""
         self._ask("reboot")
+        self.logged = False
 
     def kill(self) -> None:
         """Take its power away: PID 1 and everything below it end at once."""
         self._ask("kill")
+        self.logged = False
 
     def renew(self, *, new_key: bool = False) -> None:
         """Install it anew: an empty disk; with `new_key` it has another host key too."""
         self._ask("renew", new_key=new_key)
+        self.logged = False
 
     # ---- faults ----
 
@@ -155,6 +160,7 @@ class Host:
 
     def log(self, line: str, priority: int = 3) -> None:
         """Add a line to its kernel log, as in `journalctl -k`."""
+        self.logged = True
         self._ask("log", line=line, priority=priority)
 
     @property
