@@ -15,7 +15,7 @@ from ddtreectl.apply.survey import Survey
 from ddtreectl.errors import DdtreectlError, StepError
 from ddtreectl.facts.moves import Move
 from ddtreectl.inventory.select import Place
-from ddtreectl.inventory.workers import Worker
+from ddtreectl.inventory.workers import Worker, out_of_reach
 from ddtreectl.units.supervisor import Systemd
 
 
@@ -113,3 +113,22 @@ def _end_cordons(survey: Survey, session: Session) -> None:
     ours = [c for c in facts.records.cordons if c.kept == "host" and c.reason.startswith(REASON)]
     if ours:
         generations.remove(session, *(session.layout.cordon(entry.name) for entry in ours))
+
+
+def is_reached(survey: Survey, move: Move) -> None:
+    """See that the router gets answers from what comes back.
+
+    Raises:
+        StepError: it would not.
+    """
+    session, home = place_of(survey, move.source)
+    worker = session.router.worker(home) if session.router else None
+    known = survey.facts[home.host_name].records.of_slot(home.slot_name)
+    back = next((entry.service for entry in known if entry.number == move.generation), None)
+    if worker and back and (why := out_of_reach(worker, back)):
+        raise StepError(
+            f"generation {move.generation} of {move.source} cannot come back behind the router: "
+            f"{why}",
+            hint=f"`ddtreectl uncordon {survey.source}`, then `ddtreectl migrate "
+            f"{move.target_host} {survey.source}`, brings the service with the address of its slot",
+        )

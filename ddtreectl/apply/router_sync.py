@@ -5,8 +5,11 @@ from dataclasses import dataclass, field
 
 from ddtreectl.apply import router_list
 from ddtreectl.apply.router import Router
+from ddtreectl.facts.host import HostFacts
+from ddtreectl.inventory.select import Place
 from ddtreectl.inventory.service import ServiceSpec
-from ddtreectl.inventory.workers import out_of_reach
+from ddtreectl.inventory.workers import Worker, out_of_reach
+from ddtreectl.plan import wish
 
 Serving = ServiceSpec | bool | None
 
@@ -77,3 +80,11 @@ def sync(router: Router, serving: Sequence[tuple[str, Serving]]) -> Synced:
         found["taken_out"].append(name)
     told = {key: tuple(names) for key, names in found.items()}
     return Synced(**told, out_of_reach=missed)
+
+
+def served(worker: Worker, place: Place, facts: HostFacts) -> Serving:
+    """Whether a worker serves, by its host's facts; the service, if the router can't reach it."""
+    now = wish.serving(place, facts)
+    if now and now.service and now.status == "good" and out_of_reach(worker, now.service):
+        return now.service  # it is not asked where it listens
+    return wish.serves(place, facts)

@@ -14,7 +14,7 @@ from ddtreectl.apply.kept_cordons import KeptCordons
 from ddtreectl.apply.kept_moves import KeptMoves, KeptServices
 from ddtreectl.apply.leaving import Wanted
 from ddtreectl.apply.migrate import Migration, Moved
-from ddtreectl.apply.move_records import REASON, place_of
+from ddtreectl.apply.move_records import REASON
 from ddtreectl.apply.survey import Survey
 from ddtreectl.cli import output
 from ddtreectl.cli.context import Context, DryRun, Json, LockWait, context, read_budget
@@ -22,7 +22,6 @@ from ddtreectl.errors import ExitCode, StepError, UnreachableError, UsageError
 from ddtreectl.facts.moves import Move
 from ddtreectl.inventory.select import find_slots
 from ddtreectl.inventory.service import Mode
-from ddtreectl.inventory.workers import out_of_reach
 from ddtreectl.plan.migration import MigrationPlan, SlotMove
 
 LOOK = "look at every host"
@@ -324,24 +323,5 @@ def _undone(survey: Survey) -> list[Move]:
             hint=f"once that is repaired, `ddtreectl uncordon {survey.source}` settles it",
         )
     for move in found:
-        _is_reached(survey, move)
+        migrate_back.is_reached(survey, move)
     return found
-
-
-def _is_reached(survey: Survey, move: Move) -> None:
-    """See that the router gets answers from what comes back.
-
-    Raises:
-        StepError: it would not.
-    """
-    session, home = place_of(survey, move.source)
-    worker = session.router.worker(home) if session.router else None
-    known = survey.facts[home.host_name].records.of_slot(home.slot_name)
-    back = next((entry.service for entry in known if entry.number == move.generation), None)
-    if worker and back and (why := out_of_reach(worker, back)):
-        raise StepError(
-            f"generation {move.generation} of {move.source} cannot come back behind the router: "
-            f"{why}",
-            hint=f"`ddtreectl uncordon {survey.source}`, then `ddtreectl migrate "
-            f"{move.target_host} {survey.source}`, brings the service with the address of its slot",
-        )

@@ -10,18 +10,16 @@ from rich.markup import escape
 
 from ddtreectl.apply.router import Router
 from ddtreectl.apply.router_service import RouterService
-from ddtreectl.apply.router_sync import Serving, Synced, sync
+from ddtreectl.apply.router_sync import Serving, Synced, served, sync
 from ddtreectl.cli import output, router_table
 from ddtreectl.cli.commands import exiting
 from ddtreectl.cli.context import Context, DryRun, Json, LockWait, context
 from ddtreectl.env.wheelhouse import Wheelhouse
 from ddtreectl.errors import DdtreectlError, ExitCode, UsageError
-from ddtreectl.facts.host import HostFacts
 from ddtreectl.hosts.pool import on_each
 from ddtreectl.inventory.model import Inventory
 from ddtreectl.inventory.select import Place
-from ddtreectl.inventory.workers import Worker, out_of_reach, slot_id
-from ddtreectl.plan.wish import serves, serving
+from ddtreectl.inventory.workers import slot_id
 
 
 def deploy(
@@ -168,7 +166,7 @@ def _serving(opened: Context, inventory: Inventory, router: Router) -> list[tupl
         return {
             slot_id(name, slot): None  # whoever swaps it sees to it
             if facts.records.swap_of(slot)
-            else _served(worker, Place(name, entry, slot, settings), facts)
+            else served(worker, Place(name, entry, slot, settings), facts)
             for slot, settings in entry.slots.items()
             if (worker := router.workers.get(slot_id(name, slot)))
         }
@@ -180,13 +178,6 @@ def _serving(opened: Context, inventory: Inventory, router: Router) -> list[tupl
         else:
             found |= outcome
     return [(name, found.get(name)) for name in router.workers]
-
-
-def _served(worker: Worker, place: Place, facts: HostFacts) -> Serving:
-    now = serving(place, facts)
-    if now and now.service and now.status == "good" and out_of_reach(worker, now.service):
-        return now.service  # it is not asked where it listens
-    return serves(place, facts)
 
 
 def _say_synced(synced: Synced) -> None:

@@ -74,7 +74,7 @@ def status(
             return router.facts()
         return _look(sessions[name], generate=generate)
 
-    places = [*names, *([ROUTER] if router else [])]
+    places = [*([ROUTER] if router else []), *names]
     told = dict(on_each(places, look))
     view = _view({place: told[place] for place in places}, kept, router)
     if as_json:

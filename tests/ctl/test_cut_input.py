@@ -11,7 +11,7 @@ from ddtreectl.apply.lock import HostLock
 from ddtreectl.apply.operator import current
 from ddtreectl.apply.report import Report
 from ddtreectl.hosts.local import LocalHost
-from ddtreectl.hosts.protocol import RawResult, Result
+from ddtreectl.hosts.protocol import RawResult
 from ddtreectl.hosts.whole_input import CUT_SHORT, whole
 from ddtreectl.inventory.layout import Layout
 
@@ -23,19 +23,16 @@ class Cut(LocalHost):
         super().__init__("here")
         self.sent = sent
 
-    def run(
+    def _execute(
         self,
         argv: Sequence[str],
         *,
         deadline: float,
-        stdin: str = "",
-        env: Mapping[str, str] | None = None,
-    ) -> Result:
+        stdin: bytes,
+        env: Mapping[str, str] | None,
+    ) -> RawResult:
         some = stdin[: int(len(stdin) * self.sent)]
-        return super().run(argv, deadline=deadline, stdin=some, env=env)
-
-    def pipe(self, argv: Sequence[str], *, deadline: float, stdin: bytes = b"") -> RawResult:
-        return super().pipe(argv, deadline=deadline, stdin=stdin[: int(len(stdin) * self.sent)])
+        return super()._execute(argv, deadline=deadline, stdin=some, env=env)
 
 
 @pytest.fixture(params=[0.0, 0.5, 0.99])
