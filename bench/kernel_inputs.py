@@ -72,6 +72,10 @@ class Inputs:
         """Normal numbers."""
         return torch.randn(size, generator=self.generator, device=self.device).to(dtype)
 
+    def row_scale(self, nodes: int) -> Tensor:
+        """[1, N] float32 factors of the rows of a projection, as 1/rms of its inputs would be."""
+        return self.randn(1, nodes, dtype=torch.float32).exp()
+
     def parents(self, nodes: int) -> list[int]:
         """A tree such as best-first search makes: early nodes have most of the children."""
         generator = torch.Generator().manual_seed(nodes)

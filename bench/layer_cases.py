@@ -67,6 +67,7 @@ def gdn_inputs_case(inputs: Inputs, nodes: int) -> Case:
             "key_heads": one.key_heads,
             "key_dim": one.linear_dim,
             "eps": 1e-6,
+            "row_scale": inputs.row_scale(nodes),
         }
 
     layers = [layer(projected) for projected in fused]
@@ -90,6 +91,7 @@ def norm_case(inputs: Inputs, nodes: int) -> Case:
             "gate": inputs.randn(*sizes),
             "weight": inputs.randn(one.linear_dim),
             "eps": 1e-6,
+            "row_scale": inputs.row_scale(nodes),
         }
         for _ in range(one.linear_layers)
     ]

@@ -31,14 +31,16 @@ def on_gpu(*tensors: Tensor) -> bool:
     return triton_installed() and all(tensor.is_cuda for tensor in tensors)
 
 
-def runs_kernel(*tensors: Tensor) -> bool:
+def runs_kernel(*tensors: Tensor | None) -> bool:
     """Whether a kernel can take these tensors: all on one GPU, in a dtype that kernels read.
 
-    Kernels have no gradients, so what is trained goes through PyTorch.
+    None is an optional one that is not there. Kernels have no gradients, so what is trained goes
+    through PyTorch.
     """
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+    given = [tensor for tensor in tensors if tensor is not None]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
         return False
-    return on_gpu(*tensors) and all(tensor.dtype in KERNEL_DTYPES for tensor in tensors)
+    return on_gpu(*given) and all(tensor.dtype in KERNEL_DTYPES for tensor in given)
 
 
 @cache

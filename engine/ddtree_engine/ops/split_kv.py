@@ -203,6 +203,7 @@ def _merge(
     partial,
     log_sums,
     gate,
+    row_scale,
     out,
     nodes,
     key_heads,
@@ -212,6 +213,7 @@ def _merge(
     gate_node,
     gate_head,
     GATED: tl.constexpr,
+    SCALED: tl.constexpr,
     GROUP: tl.constexpr,
     PIECES: tl.constexpr,
     DIM: tl.constexpr,
@@ -222,6 +224,17 @@ def _merge(
     piece = tl.arange(0, PIECES)
     dim = tl.arange(0, DIM)
     rows = nodes * GROUP
+    node = row // GROUP
+    query_head = head * GROUP + row % GROUP
+    if GATED:
+        # Before the reductions, at which a load has to wait.
+        if SCALED:
+            factor = tl.load(row_scale + b * nodes + node)
+        gates = tl.load(
+            gate + b * gate_batch + node * gate_node + query_head * gate_head + dim,
+            mask=dim < head_dim,
+            other=0.0,
+        )
     at = ((tl.program_id(1) * (pieces + 1) + piece) * rows + row).to(tl.int64)
     some_piece = piece <= pieces
     log_sum = tl.load(log_sums + at, mask=some_piece, other=float("-inf"))
@@ -232,15 +245,11 @@ def _merge(
         other=0.0,
     )
     result = tl.sum(part * weight[:, None], axis=0) / tl.sum(weight, axis=0)
-    node = row // GROUP
-    query_head = head * GROUP + row % GROUP
     if GATED:
-        gates = tl.load(
-            gate + b * gate_batch + node * gate_node + query_head * gate_head + dim,
-            mask=dim < head_dim,
-            other=0.0,
-        )
-        result /= 1.0 + tl.exp(-gates.to(tl.float32))
+        gates = gates.to(tl.float32)
+        if SCALED:
+            gates *= factor
+        result /= 1.0 + tl.exp(-gates)
     target = out + ((b * nodes + node) * key_heads * GROUP + query_head).to(tl.int64) * head_dim
     tl.store(target + dim, result.to(out.dtype.element_ty), mask=dim < head_dim)
 
@@ -317,6 +326,7 @@ def attend(
     window: int | None,
     scale: float,
     gate: Tensor | None = None,
+    row_scale: Tensor | None = None,
     tiling: Tiling | None = None,
 ) -> Tensor:
     """Softmax attention of rows `q` over the first `lengths[b]` rows of a context and over `k`.
@@ -334,6 +344,7 @@ def attend(
             `lengths[b]`; None sees all.
         scale: factor of the scores.
         gate: [B, N, HQ, d], whose sigmoid multiplies the result; its last dimension is contiguous.
+        row_scale: [B, N], factor of each row of `gate`; None is 1.
         tiling: by default `choose_tiling`'s.
 
     Returns:
@@ -393,6 +404,7 @@ def attend(
         partial,
         log_sums,
         out if gate is None else gate,
+        out if row_scale is None else row_scale.contiguous(),
         out,
         N,
         HKV,
@@ -400,6 +412,7 @@ def attend(
         d,
         *(out if gate is None else gate).stride()[:3],
         GATED=gate is not None,
+        SCALED=gate is not None and row_scale is not None,
         GROUP=group,
         PIECES=triton.next_power_of_2(tiling.pieces + 1),
         DIM=dim,

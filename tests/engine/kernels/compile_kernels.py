@@ -33,7 +33,7 @@ from ddtree_engine.ops.tree_walk import kernel as tree_walk
 
 POINTERS = {
     **dict.fromkeys(["g", "beta", "state", "partial", "log_sums", "largest", "total"], "*fp32"),
-    **dict.fromkeys(["cos", "sin"], "*fp32"),
+    **dict.fromkeys(["cos", "sin", "row_scale"], "*fp32"),
     **dict.fromkeys(["taps", "lengths", "path_lengths", "best", "ids"], "*i64"),
     **dict.fromkeys(["choices", "tokens", "parents", "depths", "sizes", "path", "bonus"], "*i64"),
     **dict.fromkeys(["anchors", "budgets", "widths", "starts", "scores"], "*i64"),
@@ -97,18 +97,22 @@ def main() -> None:
 
     show("tree_conv", tree_conv._tree_conv, {"K": 4, "NODES": 4, "CHANNELS": 256})
     show(
-        "gdn_inputs",
-        gdn_inputs._gdn_inputs,
-        {"KEEPS": True, "KEY_HEADS": 16, "KEY_DIM": 128, "K": 4, "NODES": 8, "DIM": 128},
-    )
-    show(
         "add_norm",
         add_norm._add_norm,
         {"PARTS": 2, "ADDS": True, "ZERO_CENTERED": True, "SIZE": 8192},
         16,
     )
-    show("qk_norm_rope", qk_norm_rope._qk_norm_rope, {"ZERO_CENTERED": True, "SIZE": 256}, 1)
-    show("sigmoid_gate", sigmoid_gate._sigmoid_gate, {"SIZE": 256}, 1)
+    sizes = {"KEY_HEADS": 16, "KEY_DIM": 128, "K": 4, "NODES": 8, "DIM": 128}
+    merge = {"GATED": True, "GROUP": 6, "PIECES": 16, "DIM": 256}
+    for scaled in (False, True):
+        factor, of = {"SCALED": scaled}, " of scaled rows" if scaled else ""
+        show(f"gdn_inputs{of}", gdn_inputs._gdn_inputs, {**factor, "KEEPS": True, **sizes})
+        rope = {**factor, "ZERO_CENTERED": True, "SIZE": 256}
+        show(f"qk_norm_rope{of}", qk_norm_rope._qk_norm_rope, rope, 1)
+        show(f"sigmoid_gate{of}", sigmoid_gate._sigmoid_gate, {**factor, "SIZE": 256}, 1)
+        show(f"silu_mul{of}", silu_mul._silu_mul, {**factor, "BLOCK": 1024})
+        show(f"gated_norm{of}", gated_norm._gated_norm, {**factor, "ROWS": 8, "DIM": 128})
+        show(f"merge of attend{of}", split_kv._merge, {**factor, **merge})
     sizes = {"GROUP": 3, "K": 4, "KEY": 128, "VALUE": gdn_commit.VALUES}
     show("gdn_commit", gdn_commit._gdn_commit, sizes, gdn_commit.WARPS)
     for rows, outputs in ((16, 34816), (32, 5120), (64, 16480)):
@@ -124,8 +128,6 @@ def main() -> None:
             4,
             cut.stages,
         )
-    show("silu_mul", silu_mul._silu_mul, {"BLOCK": 1024})
-    show("gated_norm", gated_norm._gated_norm, {"ROWS": 8, "DIM": 128})
     for nodes, floats in ((1, "bf16"), (65, "bf16"), (129, "bf16"), (65, "fp32")):
         precision: tree_gdn.Precision = "tf32x3" if floats == "fp32" else "fp16"
         rows, tiles, values, warps = tree_gdn.choose_tiling(nodes, 128, precision)
@@ -156,7 +158,6 @@ def main() -> None:
     show("tree_walk", tree_walk._tree_walk, {"DEPTH": 15, "NODES": 256}, 1)
     show("search", draft_trees._search, {"SLOTS": 256}, 1)
     show("lay_out", draft_trees._lay_out, {"TAPS": 4, "NODES": 16, "COLUMNS": 256}, 2)
-    show("merge of attend", split_kv._merge, {"GATED": True, "GROUP": 6, "PIECES": 16, "DIM": 256})
 
 
 if __name__ == "__main__":

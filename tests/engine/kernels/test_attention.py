@@ -74,6 +74,30 @@ def test_an_output_gate(form: str, device: torch.device) -> None:
     torch.testing.assert_close(found.cpu(), expected, **CLOSE)
 
 
+@pytest.mark.parametrize("form", ["naive", "vectorized", "kernel"])
+def test_a_scaled_output_gate(form: str, device: torch.device) -> None:
+    from ddtree_engine.ops.tree_attention import kernel, vectorized
+
+    chosen = {"naive": tree_naive, "vectorized": vectorized, "kernel": kernel}[form]
+    arguments = on(device, tree_inputs(5))
+    generator = torch.Generator().manual_seed(0)
+    gate = torch.randn(2, 5, 4, 24, generator=generator)[..., 12:].to(device)
+    factors = torch.randn(2, 5, generator=generator).exp().to(device)
+    found = chosen.tree_attention(**arguments, gate=gate, row_scale=factors)
+    scaled = gate.cpu() * factors.cpu()[:, :, None, None]
+    expected = tree_naive.tree_attention(**on(torch.device("cpu"), arguments), gate=scaled)
+    torch.testing.assert_close(found.cpu(), expected, **CLOSE)
+    # Of the gate alone, and of its own node's: no other looks at it.
+    assert torch.equal(
+        chosen.tree_attention(**arguments, row_scale=factors), chosen.tree_attention(**arguments)
+    )
+    factors[1, 0] = torch.nan
+    after = chosen.tree_attention(**arguments, gate=gate, row_scale=factors)
+    assert after[1, 0].isnan().all()
+    after[1, 0] = found[1, 0]
+    assert torch.equal(after, found)
+
+
 def test_pieces_that_a_short_context_leaves_empty(device: torch.device) -> None:
     from ddtree_engine.ops.split_kv import Tiling
     from ddtree_engine.ops.tree_attention import kernel

@@ -56,10 +56,12 @@ def round_inputs(seed: int) -> dict[str, Tensor]:
         "b": randn(B, NODES, VALUE_HEADS),
         "A_log": randn(VALUE_HEADS),
         "dt_bias": randn(VALUE_HEADS),
+        "factors": randn(B, NODES, dtype=torch.float32).exp(),
         "z": randn(B, NODES, VALUE_HEADS, DIM),
         "norm": randn(DIM),
         "state": randn(LAYERS, B, VALUE_HEADS, DIM, DIM, dtype=torch.float32),
         "q": randn(B, NODES, HEADS, DIM),
+        "gate": randn(B, NODES, HEADS, DIM),
         "k": l2_normalize(randn(B, NODES, KV_HEADS, DIM)).bfloat16(),
         "v": randn(B, NODES, KV_HEADS, DIM),
         "keys": randn(LAYERS, B, ROOM, KV_HEADS, DIM),
@@ -81,6 +83,7 @@ def one_round(x: dict[str, Tensor]) -> list[Tensor]:
     )
     walk = tree_walk(x["choices"], trees.tokens, trees.parents, trees.sizes, depth=DEPTH)
     convolved = tree_conv(x["mixed"], x["tail"][0], trees.taps, x["filter"])
+    scaled, kept = {"row_scale": x["factors"]}, torch.empty_like(x["mixed"])
     inputs = gdn_inputs(
         x["mixed"],
         x["tail"][0],
@@ -93,13 +96,15 @@ def one_round(x: dict[str, Tensor]) -> list[Tensor]:
         key_heads=KEY_HEADS,
         key_dim=DIM,
         eps=1e-6,
+        kept=kept,
+        **scaled,
     )
     recurrent = tree_gdn(*inputs, x["state"][0], trees.ancestors)
     context = (x["keys"][0], x["values"][0], x["lengths"], x["k"], x["v"])
-    attended = tree_attention(x["q"], *context, trees.ancestors, DIM**-0.5)
+    attended = tree_attention(x["q"], *context, trees.ancestors, DIM**-0.5, x["gate"], **scaled)
     drafted = drafter_attention(x["q"], *context, causal=True, window=40, scale=DIM**-0.5)
     path = (walk.nodes, walk.lengths)
-    parts = (x["mixed"], x["filter"], *inputs[3:], x["k"], x["v"])
+    parts = (kept, x["filter"], *inputs[3:], x["k"], x["v"])
     mixed, filters, log_decays, strengths, k, v = (torch.stack([part] * LAYERS) for part in parts)
     gdn_commit(
         *(mixed, x["tail"], filters, log_decays, strengths, *path, x["state"]),
@@ -108,7 +113,7 @@ def one_round(x: dict[str, Tensor]) -> list[Tensor]:
     )
     kv_commit(k, v, *path, x["lengths"], x["keys"], x["values"])
     conv_commit(mixed, *path, x["tail"])
-    gated = gated_norm(recurrent, x["z"], x["norm"], 1e-6)
+    gated = gated_norm(recurrent, x["z"], x["norm"], 1e-6, **scaled)
     found = [*trees, *walk, convolved, recurrent, attended, drafted, gated]
     return [*found, *(x[name] for name in ("state", "keys", "values", "tail"))]
 

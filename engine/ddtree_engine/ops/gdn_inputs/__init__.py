@@ -26,15 +26,23 @@ def gdn_inputs(
     key_dim: int,
     eps: float,
     kept: Tensor | None = None,
+    row_scale: Tensor | None = None,
 ) -> GdnInputs:
     """See `naive.gdn_inputs`."""
     tensors = (x, tail, taps, weight, a, b, A_log, dt_bias)
-    if runs_kernel(x, tail, weight, a, b, A_log, dt_bias):
+    if runs_kernel(x, tail, weight, a, b, A_log, dt_bias, row_scale):
         from ddtree_engine.ops.gdn_inputs import kernel
 
         if kernel.supports(x, tail, a, b, kept):
             with torch.cuda.device(x.device):
                 return kernel.gdn_inputs(
-                    *tensors, key_heads=key_heads, key_dim=key_dim, eps=eps, kept=kept
+                    *tensors,
+                    key_heads=key_heads,
+                    key_dim=key_dim,
+                    eps=eps,
+                    kept=kept,
+                    row_scale=row_scale,
                 )
-    return vectorized.gdn_inputs(*tensors, key_heads=key_heads, key_dim=key_dim, eps=eps, kept=kept)
+    return vectorized.gdn_inputs(
+        *tensors, key_heads=key_heads, key_dim=key_dim, eps=eps, kept=kept, row_scale=row_scale
+    )

@@ -24,6 +24,7 @@ def _gdn_inputs(
     b,
     A_log,
     dt_bias,
+    row_scale,
     q,
     k,
     v,
@@ -49,6 +50,7 @@ def _gdn_inputs(
     scale,
     eps,
     KEEPS: tl.constexpr,
+    SCALED: tl.constexpr,
     KEY_HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr,
     K: tl.constexpr,
@@ -67,6 +69,8 @@ def _gdn_inputs(
     first = tl.where(is_value, 2 * KEY_HEADS * KEY_DIM + value_head * value_dim, head * KEY_DIM)
     some_dim = dim < size
     mask = some_node[:, None] & some_dim[None, :]
+    if SCALED:
+        factor = tl.load(row_scale + row, mask=some_node, other=1.0)
     if KEEPS:
         channels = 2 * KEY_HEADS * KEY_DIM + value_heads * value_dim
         own = tl.load(
@@ -74,13 +78,12 @@ def _gdn_inputs(
             mask=mask,
             other=0.0,
         )
-        copy = kept + row[:, None].to(tl.int64) * channels + (first + dim)[None, :]
-        tl.store(copy, own, mask=mask)
     mixed = convolve(
         x + request * x_batch,
         tail + request * tail_batch,
         taps + request * taps_batch,
         weight,
+        row_scale + request * nodes,
         node,
         some_node,
         first + dim,
@@ -91,22 +94,35 @@ def _gdn_inputs(
         taps_tap,
         weight_channel,
         weight_tap,
+        SCALED,
         K,
         NODES,
         DIM,
     )
+    if KEEPS:
+        # After the convolution, whose loads would wait for a store before them.
+        if SCALED:
+            own = (own.to(tl.float32) * factor[:, None]).to(x.dtype.element_ty)
+        copy = kept + row[:, None].to(tl.int64) * channels + (first + dim)[None, :]
+        tl.store(copy, own, mask=mask)
     if is_value:
         at = row * value_heads + value_head
         tl.store(
             v + at[:, None] * value_dim + dim[None, :], mixed.to(v.dtype.element_ty), mask=mask
         )
         step = tl.load(a + request * a_batch + node * a_node + value_head, mask=some_node, other=0)
-        step = step.to(tl.float32) + tl.load(dt_bias + value_head).to(tl.float32)
+        step = step.to(tl.float32)
+        if SCALED:
+            step *= factor
+        step += tl.load(dt_bias + value_head).to(tl.float32)
         softplus = tl.where(step > 20.0, step, tl.log(1.0 + tl.exp(tl.minimum(step, 20.0))))
         decay = -tl.exp(tl.load(A_log + value_head).to(tl.float32)) * softplus
         tl.store(g + at, decay, mask=some_node)
         write = tl.load(b + request * b_batch + node * b_node + value_head, mask=some_node, other=0)
-        tl.store(beta + at, 1.0 / (1.0 + tl.exp(-write.to(tl.float32))), mask=some_node)
+        write = write.to(tl.float32)
+        if SCALED:
+            write *= factor
+        tl.store(beta + at, 1.0 / (1.0 + tl.exp(-write)), mask=some_node)
     else:
         squares = tl.sum(tl.where(mask, mixed * mixed, 0.0), axis=1)
         mixed *= (1.0 / tl.sqrt(squares + eps))[:, None]
@@ -139,6 +155,7 @@ def gdn_inputs(
     key_dim: int,
     eps: float,
     kept: Tensor | None = None,
+    row_scale: Tensor | None = None,
 ) -> GdnInputs:
     """See `naive.gdn_inputs`."""
     B, N, C = x.shape
@@ -158,6 +175,7 @@ def gdn_inputs(
         b,
         A_log,
         dt_bias,
+        x if row_scale is None else row_scale.contiguous(),
         q,
         k,
         v,
@@ -176,6 +194,7 @@ def gdn_inputs(
         key_dim**-0.5,
         eps,
         KEEPS=kept is not None,
+        SCALED=row_scale is not None,
         KEY_HEADS=key_heads,
         KEY_DIM=key_dim,
         K=weight.shape[1],

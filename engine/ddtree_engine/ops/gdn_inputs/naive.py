@@ -24,6 +24,7 @@ def gdn_inputs(
     key_dim: int,
     eps: float,
     kept: Tensor | None = None,
+    row_scale: Tensor | None = None,
 ) -> GdnInputs:
     """What `tree_gdn` takes, from the projections of a recurrent layer (arXiv 2412.06464).
 
@@ -40,12 +41,19 @@ def gdn_inputs(
         key_dim: channels each; the values have the rest.
         eps: added to a sum of squares before its root.
         kept: [B, N, C] that gets a copy of `x`, which may be a slice of more than is wanted later.
+        row_scale: [B, N] float32 (float64 of float64 inputs), factor of each row of `x`, `a` and
+            `b`; None is 1. `x` is rounded to its dtype after it, for the convolution and for `kept`
+            alike: a node's children see the same numbers before and after it moves into the tail,
+            whose rows have their factor already.
 
     Returns:
         Queries (scaled by `key_dim ** -0.5`), keys, both l2-normalised, and values in the dtype of
         `x`; log decays and strengths in float32 (float64 of float64).
     """
     B, N, C = x.shape
+    if row_scale is not None:
+        factor = row_scale[:, :, None]
+        x, a, b = (x * factor).to(x.dtype), a * factor, b * factor
     if kept is not None:
         kept.copy_(x)
     value_heads = A_log.shape[0]

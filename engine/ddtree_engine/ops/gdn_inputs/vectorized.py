@@ -24,8 +24,12 @@ def gdn_inputs(
     key_dim: int,
     eps: float,
     kept: Tensor | None = None,
+    row_scale: Tensor | None = None,
 ) -> GdnInputs:
     """See `naive.gdn_inputs`."""
+    if row_scale is not None:
+        factor = row_scale[:, :, None]
+        x, a, b = (x * factor).to(x.dtype), a * factor, b * factor
     if kept is not None:
         kept.copy_(x)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32

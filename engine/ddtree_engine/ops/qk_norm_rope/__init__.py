@@ -22,13 +22,16 @@ def qk_norm_rope(
     eps: float,
     *,
     zero_centered: bool,
+    row_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See `naive.qk_norm_rope`."""
     tensors = (q, k, v, q_weight, k_weight, cos, sin)
-    if runs_kernel(*tensors):
+    if runs_kernel(*tensors, row_scale):
         from ddtree_engine.ops.qk_norm_rope import kernel
 
         if kernel.supports(q, k, v, cos):
             with torch.cuda.device(q.device):
-                return kernel.qk_norm_rope(*tensors, eps, zero_centered=zero_centered)
-    return vectorized.qk_norm_rope(*tensors, eps, zero_centered=zero_centered)
+                return kernel.qk_norm_rope(
+                    *tensors, eps, zero_centered=zero_centered, row_scale=row_scale
+                )
+    return vectorized.qk_norm_rope(*tensors, eps, zero_centered=zero_centered, row_scale=row_scale)

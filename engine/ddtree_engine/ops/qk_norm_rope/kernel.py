@@ -17,6 +17,7 @@ def _qk_norm_rope(
     k_weight,
     cos,
     sin,
+    row_scale,
     q_out,
     k_out,
     v_out,
@@ -31,6 +32,7 @@ def _qk_norm_rope(
     v_row,
     v_head,
     eps,
+    SCALED: tl.constexpr,
     ZERO_CENTERED: tl.constexpr,
     SIZE: tl.constexpr,
 ):
@@ -38,9 +40,13 @@ def _qk_norm_rope(
     head = tl.program_id(0)
     at = tl.arange(0, SIZE)
     mask = at < size
+    if SCALED:
+        scale = tl.load(row_scale + row)
     if head >= query_heads + key_heads:
         head -= query_heads + key_heads
         copied = tl.load(v + row * v_row + head * v_head + at, mask=mask, other=0.0)
+        if SCALED:
+            copied = (copied.to(tl.float32) * scale).to(v_out.dtype.element_ty)
         tl.store(v_out + (row * key_heads + head) * size + at, copied, mask=mask)
         return
     if head < query_heads:
@@ -58,6 +64,9 @@ def _qk_norm_rope(
     across = tl.load(source + other, mask=mask, other=0.0).to(tl.float32)
     factor = tl.load(weight + at, mask=mask, other=0.0).to(tl.float32)
     factor_across = tl.load(weight + other, mask=mask, other=0.0).to(tl.float32)
+    if SCALED:
+        values *= scale
+        across *= scale
     if ZERO_CENTERED:
         factor += 1.0
         factor_across += 1.0
@@ -92,6 +101,7 @@ def qk_norm_rope(
     eps: float,
     *,
     zero_centered: bool,
+    row_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See `naive.qk_norm_rope`."""
     B, N, HQ, d = q.shape
@@ -107,6 +117,7 @@ def qk_norm_rope(
         k_weight,
         cos,
         sin,
+        q if row_scale is None else row_scale.contiguous(),
         q_out,
         k_out,
         v_out,
@@ -118,6 +129,7 @@ def qk_norm_rope(
         *k.stride()[1:3],
         *v.stride()[1:3],
         eps,
+        SCALED=row_scale is not None,
         ZERO_CENTERED=zero_centered,
         SIZE=triton.next_power_of_2(d),
         num_warps=1,

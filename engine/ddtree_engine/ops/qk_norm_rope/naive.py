@@ -17,6 +17,7 @@ def qk_norm_rope(
     eps: float,
     *,
     zero_centered: bool,
+    row_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Root mean square norm of each head, then rotary position embedding of its first dimensions.
 
@@ -32,27 +33,41 @@ def qk_norm_rope(
         sin: [B, N, 1, r]
         eps: added to the mean of squares.
         zero_centered: whether a norm's factor is `1 + weight` and not `weight`.
+        row_scale: [B, N] float32 (float64 of float64 inputs), factor of each row of `q`, `k` and
+            `v`; None is 1.
 
     Returns:
-        Queries and keys, in their dtype and shapes; the norm is rounded to that dtype before the
-        rotation, which is computed in float32. And the values as they are. Each is a tensor of its
-        own, so that none keeps alive the projection that all three are slices of.
+        Queries and keys, in their dtype and shapes; the norm, of the scaled rows in float32, is
+        rounded to that dtype before the rotation, which is computed in float32. And the values,
+        scaled. Each is a tensor of its own, so that none keeps alive the projection that all three
+        are slices of.
     """
+    B, N = q.shape[:2]
+    factors = torch.ones(B, N) if row_scale is None else row_scale
+    center = 1.0 if zero_centered else 0.0
     return (
-        _one(q, q_weight, cos, sin, eps, 1.0 if zero_centered else 0.0),
-        _one(k, k_weight, cos, sin, eps, 1.0 if zero_centered else 0.0),
-        v.clone(memory_format=torch.contiguous_format),
+        _one(q, factors, q_weight, cos, sin, eps, center),
+        _one(k, factors, k_weight, cos, sin, eps, center),
+        (v * factors[:, :, None, None]).to(v.dtype, memory_format=torch.contiguous_format),
     )
 
 
-def _one(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float, center: float) -> Tensor:
+def _one(
+    x: Tensor,
+    factors: Tensor,
+    weight: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    eps: float,
+    center: float,
+) -> Tensor:
     B, N, heads, _ = x.shape
     half = cos.shape[-1] // 2
     out = torch.empty(x.shape, dtype=x.dtype)
     for b in range(B):
         for n in range(N):
             for h in range(heads):
-                row = x[b, n, h].float()
+                row = x[b, n, h].float() * factors[b, n].float()
                 row = row / (row.square().mean() + eps).sqrt() * (weight.float() + center)
                 row = row.to(x.dtype).float()
                 turned = row.clone()

@@ -18,20 +18,29 @@ def qk_norm_rope(
     eps: float,
     *,
     zero_centered: bool,
+    row_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See `naive.qk_norm_rope`."""
+    if row_scale is None:
+        factors, values = None, v.clone(memory_format=torch.contiguous_format)
+    else:
+        factors = row_scale[:, :, None, None]
+        values = (v * factors).to(v.dtype, memory_format=torch.contiguous_format)
     return (
-        rotate(_norm(q, q_weight, eps, zero_centered), cos, sin),
-        rotate(_norm(k, k_weight, eps, zero_centered), cos, sin),
-        v.clone(memory_format=torch.contiguous_format),
+        rotate(_norm(q, factors, q_weight, eps, zero_centered), cos, sin),
+        rotate(_norm(k, factors, k_weight, eps, zero_centered), cos, sin),
+        values,
     )
 
 
-def _norm(x: Tensor, weight: Tensor, eps: float, zero_centered: bool) -> Tensor:
+def _norm(
+    x: Tensor, factors: Tensor | None, weight: Tensor, eps: float, zero_centered: bool
+) -> Tensor:
+    wide = x.float() if factors is None else x.float() * factors.float()
     factor = weight.float()
     if zero_centered:
         factor = 1.0 + factor
-    return F.rms_norm(x.float(), factor.shape, factor, eps).to(x.dtype)
+    return F.rms_norm(wide, factor.shape, factor, eps).to(x.dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -21,9 +21,11 @@ def tree_attention(
     ancestors: Tensor,
     scale: float,
     gate: Tensor | None = None,
+    *,
+    row_scale: Tensor | None = None,
 ) -> Tensor:
     """See `naive.tree_attention`. A non-finite node reaches its descendants and no one else."""
-    if runs_kernel(q, k_prefix, v_prefix, k, v):
+    if runs_kernel(q, k_prefix, v_prefix, k, v, row_scale):
         from ddtree_engine.ops import split_kv
         from ddtree_engine.ops.tree_attention import kernel
 
@@ -31,6 +33,9 @@ def tree_attention(
         if split_kv.supports(*tensors, *(() if gate is None else (gate,))):
             with torch.cuda.device(q.device):
                 return kernel.tree_attention(
-                    q, k_prefix, v_prefix, lengths, k, v, ancestors, scale, gate
+                    *(q, k_prefix, v_prefix, lengths, k, v, ancestors, scale, gate),
+                    row_scale=row_scale,
                 )
-    return vectorized.tree_attention(q, k_prefix, v_prefix, lengths, k, v, ancestors, scale, gate)
+    return vectorized.tree_attention(
+        q, k_prefix, v_prefix, lengths, k, v, ancestors, scale, gate, row_scale=row_scale
+    )

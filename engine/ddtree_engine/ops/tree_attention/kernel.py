@@ -18,6 +18,7 @@ def tree_attention(
     scale: float,
     gate: Tensor | None = None,
     *,
+    row_scale: Tensor | None = None,
     tiling: split_kv.Tiling | None = None,
 ) -> Tensor:
     """See `naive.tree_attention`. A non-finite node reaches its descendants and no one else."""
@@ -33,5 +34,6 @@ def tree_attention(
         window=None,
         scale=scale,
         gate=gate,
+        row_scale=row_scale,
         tiling=tiling,
     )

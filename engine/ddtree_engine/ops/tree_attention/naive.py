@@ -16,6 +16,8 @@ def tree_attention(
     ancestors: Tensor,
     scale: float,
     gate: Tensor | None = None,
+    *,
+    row_scale: Tensor | None = None,
 ) -> Tensor:
     """Softmax attention over the prefix and the ancestors of each node, gated where there is one.
 
@@ -29,6 +31,8 @@ def tree_attention(
         ancestors: [B, N, N] bool, [i, j] true where j is i or an ancestor of i.
         scale: factor of the scores.
         gate: [B, N, HQ, d], whose sigmoid multiplies the result.
+        row_scale: [B, N] float32 (float64 of float64 inputs), factor of each row of `gate`, and of
+            nothing else; None is 1.
 
     Returns:
         [B, N, HQ, d]
@@ -45,4 +49,8 @@ def tree_attention(
                 values = torch.cat([v_prefix[b, :n, h // group], v[b, own, h // group]])
                 weights = torch.softmax((keys @ q[b, i, h]) * scale, dim=0)
                 out[b, i, h] = weights @ values
-    return out if gate is None else out * torch.sigmoid(gate)
+    if gate is None:
+        return out
+    if row_scale is not None:
+        gate = gate * row_scale[:, :, None, None]
+    return (out * torch.sigmoid(gate)).to(q.dtype)

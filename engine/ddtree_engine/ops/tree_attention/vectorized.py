@@ -19,10 +19,12 @@ def tree_attention(
     ancestors: Tensor,
     scale: float,
     gate: Tensor | None = None,
+    *,
+    row_scale: Tensor | None = None,
 ) -> Tensor:
     """See `naive.tree_attention`. A non-finite node reaches its descendants and no one else."""
     out = _attend(q, k_prefix, v_prefix, lengths, k, v, ancestors, scale)
-    return out if gate is None else sigmoid_gate(out, gate)
+    return out if gate is None else sigmoid_gate(out, gate, row_scale=row_scale)
 
 
 def _attend(

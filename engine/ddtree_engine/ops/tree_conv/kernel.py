@@ -20,6 +20,7 @@ def convolve(
     tail,
     taps,
     weight,
+    row_scale,
     node,
     some_node,
     channel,
@@ -30,15 +31,22 @@ def convolve(
     taps_tap,
     weight_channel,
     weight_tap,
+    SCALED: tl.constexpr,
     K: tl.constexpr,
     NODES: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """Some nodes and channels of one request after convolution and SiLU, in float32."""
+    """Some nodes and channels of one request after convolution and SiLU, in float32.
+
+    Where SCALED, each row of `x` is multiplied by its own factor of `row_scale` and rounded to the
+    dtype of `x`, as it is before it becomes a row of `tail`, which has its factor already.
+    """
     total = tl.zeros([NODES, CHANNELS], tl.float32)
     for tap in tl.static_range(K):
         row = tl.load(taps + node * taps_node + tap * taps_tap, mask=some_node, other=0)
         committed = row < K - 1
+        if SCALED:
+            factor = tl.load(row_scale + row - (K - 1), mask=some_node & (row >= K - 1), other=1.0)
         old = tl.load(
             tail + row[:, None] * tail_row + channel[None, :],
             mask=(some_node & committed)[:, None] & some_channel[None, :],
@@ -52,6 +60,8 @@ def convolve(
         filter_tap = tl.load(
             weight + channel * weight_channel + tap * weight_tap, mask=some_channel, other=0.0
         )
+        if SCALED:
+            new = (new.to(tl.float32) * factor[:, None]).to(x.dtype.element_ty)
         source = tl.where(committed[:, None], old.to(tl.float32), new.to(tl.float32))
         total += source * filter_tap.to(tl.float32)[None, :]
     return total / (1.0 + tl.exp(-total))
@@ -88,6 +98,7 @@ def _tree_conv(
         tail + b * tail_batch,
         taps + b * taps_batch,
         weight,
+        x,
         node,
         some_node,
         channel,
@@ -98,6 +109,7 @@ def _tree_conv(
         taps_tap,
         weight_channel,
         weight_tap,
+        False,
         K,
         NODES,
         CHANNELS,

@@ -32,5 +32,5 @@ def tree_conv(x: Tensor, tail: Tensor, taps: Tensor, weight: Tensor) -> Tensor:
                     row = int(taps[b, i, j])
                     source = tail[b, row, c] if row < K - 1 else x[b, row - (K - 1), c]
                     total += float(source) * float(weight[c, j])
-                out[b, i, c] = total / (1.0 + math.exp(-total)) if total > -700 else 0.0
+                out[b, i, c] = 0.0 if total < -700 else total / (1.0 + math.exp(-total))
     return out
