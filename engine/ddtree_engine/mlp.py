@@ -5,8 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ddtree_engine.fused_linear import fuse, project
+from ddtree_engine.norm import RMSNorm
+from ddtree_engine.ops.few_rows_linear import few_rows_linear_onto
 from ddtree_engine.ops.silu_mul import silu_mul
-from ddtree_engine.ops.split_linear import split_linear
 
 
 class GatedMLP(nn.Module):
@@ -19,21 +20,29 @@ class GatedMLP(nn.Module):
         self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=False)
         self._gate_up: Tensor | None = None
 
+    @property
+    def projections(self) -> tuple[nn.Linear, ...]:
+        """The layers that take `x`."""
+        return self.gate_proj, self.up_proj
+
     def fuse(self) -> None:
         """Make one product of the two that take `x`; see `fused_linear.fuse`."""
-        self._gate_up = fuse(self.gate_proj, self.up_proj)
+        self._gate_up = fuse(*self.projections)
 
     def products(self) -> list[Tensor]:
         """The weights that a pass multiplies with, in order."""
-        first = [self.gate_proj.weight, self.up_proj.weight]
+        first = [one.weight for one in self.projections]
         return [*(first if self._gate_up is None else [self._gate_up]), self.down_proj.weight]
 
-    def parts(self, x: Tensor) -> Tensor:
-        """[B, N, H] to [S, B, N, H], parts of the output's sum as `RMSNorm.add` takes them."""
-        hidden = silu_mul(project(x, self._gate_up, self.gate_proj, self.up_proj))
-        return split_linear(hidden, self.down_proj.weight)
+    def add_to(self, stream: Tensor, norm: RMSNorm) -> None:
+        """Add the output for the normed `stream` [B, N, H] to it, in place."""
+        with norm.beside(stream) as (x, row_scale):
+            hidden = project(x, self._gate_up, *self.projections)
+        hidden = silu_mul(hidden, row_scale=row_scale)
+        few_rows_linear_onto(stream, hidden, self.down_proj.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, N, H] to [B, N, H]."""
-        parts = self.parts(x)
-        return parts[0] if len(parts) == 1 else parts.sum(0).to(x.dtype)
+        hidden = silu_mul(project(x, self._gate_up, *self.projections))
+        result: Tensor = self.down_proj(hidden)
+        return result

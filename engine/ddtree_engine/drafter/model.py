@@ -16,8 +16,8 @@ from ddtree_engine.fused_linear import fuse, give_back, project
 from ddtree_engine.mlp import GatedMLP
 from ddtree_engine.norm import RMSNorm
 from ddtree_engine.ops.drafter_attention import drafter_attention
+from ddtree_engine.ops.few_rows_linear import few_rows_linear, few_rows_linear_onto
 from ddtree_engine.ops.qk_norm_rope import qk_norm_rope
-from ddtree_engine.ops.split_linear import split_linear
 from ddtree_engine.rope import RotaryEmbedding
 
 Rope = tuple[Tensor, Tensor]
@@ -78,9 +78,20 @@ class DrafterAttention(nn.Module):
         _, k, v = self._heads(project(x, fused, self.k_proj, self.v_proj), rope, queries=0)
         return k, v
 
-    def forward(self, x: Tensor, rope: Rope, context: Rope, lengths: Tensor) -> Tensor:
-        """Attend from the block `x` [B, M, H] to `context` keys and values [B, T, HKV, d]."""
-        q, k, v = self.project(x, rope)
+    def add_to(
+        self, stream: Tensor, norm: RMSNorm, rope: Rope, context: Rope, lengths: Tensor
+    ) -> None:
+        """Add the block's attention to `context` and to itself to its residual stream, in place.
+
+        Args:
+            stream: [B, M, H]
+            norm: of what the projections take. Its weight stays: the context's keys and values have
+                the same projections and another norm.
+            rope: cosines and sines of the block's positions.
+            context: keys and values [B, T, HKV, d].
+            lengths: [B] int64, how many of them there are.
+        """
+        q, k, v = self.project(norm.normed(stream), rope)
         out = drafter_attention(
             q,
             *context,
@@ -91,8 +102,7 @@ class DrafterAttention(nn.Module):
             window=self.window,
             scale=self.head_dim**-0.5,
         )
-        result: Tensor = self.o_proj(out.flatten(2))
-        return result
+        few_rows_linear_onto(stream, out.flatten(2), self.o_proj.weight)
 
 
 class DrafterLayer(nn.Module):
@@ -105,6 +115,12 @@ class DrafterLayer(nn.Module):
         self.mlp = GatedMLP(config.hidden_size, config.intermediate_size)
         self.input_layernorm = RMSNorm(config.hidden_size, eps, zero_centered=False)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, eps, zero_centered=False)
+
+    def fuse(self) -> None:
+        """Make one product of the projections that share an input; of the MLP, with its norm."""
+        self.post_attention_layernorm.fold(*self.mlp.projections)
+        self.self_attn.fuse()
+        self.mlp.fuse()
 
     def products(self) -> list[Tensor]:
         """The weights that a draft multiplies with, in order."""
@@ -129,8 +145,7 @@ class DrafterModel(nn.Module):
     def fuse(self) -> None:
         """Make one product of the projections that share an input, in every layer."""
         for layer in self.decoder_layers():
-            layer.self_attn.fuse()
-            layer.mlp.fuse()
+            layer.fuse()
             give_back(self.fc.weight.device)
 
     def block_tokens(self, anchors: Tensor) -> Tensor:
@@ -148,7 +163,7 @@ class DrafterModel(nn.Module):
             features: [B, T, F*H] of the target.
             positions: [B, T] int64, absolute.
         """
-        x, _ = self.hidden_norm.add(split_linear(features, self.fc.weight), None)
+        x = self.hidden_norm.normed(few_rows_linear(features, self.fc.weight))
         rope = self.rope(positions)
         pairs = [layer.self_attn.keys_values(x, rope) for layer in self.decoder_layers()]
         return torch.stack([k for k, _ in pairs]), torch.stack([v for _, v in pairs])
@@ -168,15 +183,12 @@ class DrafterModel(nn.Module):
         """
         offsets = torch.arange(block.shape[1], device=block.device)
         rope = self.rope(lengths[:, None] + offsets)
-        out: Tensor = block
-        stream: Tensor | None = None
+        stream = block.clone()
         for index, layer in enumerate(self.decoder_layers()):
-            normed, stream = layer.input_layernorm.add(out, stream)
-            out = layer.self_attn(normed, rope, (keys[index], values[index]), lengths)
-            normed, stream = layer.post_attention_layernorm.add(out, stream)
-            out = layer.mlp.parts(normed)
-        drafted, _ = self.norm.add(out, stream)
-        return drafted[:, 1:]
+            context = keys[index], values[index]
+            layer.self_attn.add_to(stream, layer.input_layernorm, rope, context, lengths)
+            layer.mlp.add_to(stream, layer.post_attention_layernorm)
+        return self.norm.normed(stream)[:, 1:]
 
     def decoder_layers(self) -> list[DrafterLayer]:
         """The layers in order, with their type."""

@@ -27,6 +27,9 @@ from ddtree_engine.ops.device import multiprocessors, shared_memory
 MAX_HEAD_DIM = 256
 LONG_CONTEXT = 4096
 """Keys from which on larger tiles of rows pay: each tile reads the whole context."""
+_BESIDES, _OWN = 4, 2
+"""What a program does besides its keys, and the own keys of its rows, in blocks of a long context;
+of all from 3 to 6 and 1 to 4 these choose pieces as measured on an H200."""
 _MAX_PIECES = 64
 
 _NEVER: tl.constexpr = tl.constexpr(float("-inf"))
@@ -295,17 +298,37 @@ def choose_tiling(
         tile, warps = 128, 8
     else:
         tile, warps = min(64, triton.next_power_of_2(rows)), 4
-    # 16 KiB of keys and of values a block, three of each in flight, where that goes in.
+    # 16 KiB of keys and of values a block, three of each in flight, where that goes in; twice as
+    # much, two of each, for several large tiles of rows that have much to read.
     wanted = max(16, (1 << 14) // row_bytes)
-    for columns, stages in ((wanted, 3), (wanted, 2), (wanted, 1), (16, 1)):
+    large = ((2 * wanted, 2),) if rows > tile == 128 and context > LONG_CONTEXT else ()
+    for columns, stages in (*large, (wanted, 3), (wanted, 2), (wanted, 1), (16, 1)):
         if (tile + 2 * stages * columns) * row_bytes <= memory:
             break
         if tile == 128:
             tile, warps = 64, 4
-    # As many programs as run at the same time, one of each tile being for the rows' own keys.
-    pieces = max(1, processors // (heads * -(-rows // tile)) - 1)
-    pieces = min(pieces, -(-context // columns), _MAX_PIECES - 1)
+    blocks, tiles = -(-context // columns), heads * -(-rows // tile)
+    if context > LONG_CONTEXT:
+        pieces = _choose_pieces(blocks, tiles, processors)
+    else:  # as many programs as run at the same time, one of each tile being for its own keys
+        pieces = min(max(1, processors // tiles - 1), blocks, _MAX_PIECES - 1)
     return Tiling(tile, columns, pieces, warps, stages)
+
+
+def _choose_pieces(blocks: int, tiles: int, processors: int) -> int:
+    """Into how many pieces to cut a long context of `blocks`, for tiles of rows of all heads.
+
+    Programs run in waves of one a multiprocessor. A wave takes as long as a piece, and as some
+    blocks more for what else a program does. Programs for the rows' own keys, a tile each, come
+    last, in a wave of their own where the last one has no room for them.
+    """
+
+    def cost(pieces: int) -> int:
+        waves = -(-pieces * tiles // processors)
+        own = _OWN + _BESIDES if (pieces + 1) * tiles > waves * processors else 0
+        return waves * (-(-blocks // pieces) + _BESIDES) + own
+
+    return min(range(1, min(blocks, _MAX_PIECES - 1) + 1), key=cost)
 
 
 def supports(*tensors: Tensor) -> bool:

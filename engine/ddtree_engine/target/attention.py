@@ -10,6 +10,7 @@ from ddtree_engine.cache import Stash
 from ddtree_engine.config import TargetConfig
 from ddtree_engine.fused_linear import fuse, project
 from ddtree_engine.norm import RMSNorm
+from ddtree_engine.ops.few_rows_linear import few_rows_linear_onto
 from ddtree_engine.ops.qk_norm_rope import qk_norm_rope
 from ddtree_engine.ops.sigmoid_gate import sigmoid_gate
 from ddtree_engine.ops.tree_attention import tree_attention
@@ -39,21 +40,32 @@ class Attention(nn.Module):
 
     def fuse(self) -> None:
         """Make one product of the three that take `x`; see `fused_linear.fuse`."""
-        self._qkv = fuse(self.q_proj, self.k_proj, self.v_proj)
+        self._qkv = fuse(*self.projections)
 
     def products(self) -> list[Tensor]:
         """The weights that a pass multiplies with, in order."""
-        first = [self.q_proj.weight, self.k_proj.weight, self.v_proj.weight]
+        first = [one.weight for one in self.projections]
         return [*(first if self._qkv is None else [self._qkv]), self.o_proj.weight]
 
-    def project(
-        self, x: Tensor, rope: tuple[Tensor, Tensor]
+    @property
+    def projections(self) -> tuple[nn.Linear, ...]:
+        """The layers that take `x`."""
+        return self.q_proj, self.k_proj, self.v_proj
+
+    def split(
+        self, projected: Tensor, rope: tuple[Tensor, Tensor], row_scale: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Return rotated queries and keys, values, and the gate: [B, N, heads, d] each."""
-        layers = (self.q_proj, self.k_proj, self.v_proj)
-        parts = torch.split(
-            project(x, self._qkv, *layers), [one.out_features for one in layers], dim=-1
-        )
+        """Take the outputs of `projections` [B, N, *] apart.
+
+        Args:
+            projected: side by side, each row to be multiplied by
+            row_scale: [B, N]; None is 1.
+            rope: cosines and sines of the positions.
+
+        Returns:
+            Rotated queries and keys, values, and the gate, which is as it was: [B, N, heads, d].
+        """
+        parts = torch.split(projected, [one.out_features for one in self.projections], dim=-1)
         heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
         query, key, value = (
             torch.unflatten(part, -1, (count, -1)) for part, count in zip(parts, heads, strict=True)
@@ -70,11 +82,18 @@ class Attention(nn.Module):
             *rope,
             self.q_norm.eps,
             zero_centered=self.q_norm.zero_centered,
+            row_scale=row_scale,
         )
         return q, k, v, gate
 
+    def project(
+        self, x: Tensor, rope: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Queries, keys, values and gate as of `split`, of normed rows `x` [B, N, H]."""
+        return self.split(project(x, self._qkv, *self.projections), rope)
+
     def finish(self, out: Tensor, gate: Tensor | None) -> Tensor:
-        """Gate, if not done, and project the heads' outputs [B, N, HQ, d] to [B, N, H]."""
+        """Gate and project the heads' outputs [B, N, HQ, d] to [B, N, H]."""
         if gate is not None:
             out = sigmoid_gate(out, gate)
         result: Tensor = self.o_proj(out.flatten(2))
@@ -82,19 +101,33 @@ class Attention(nn.Module):
 
     def verify(
         self,
-        x: Tensor,
+        stream: Tensor,
+        norm: RMSNorm,
         rope: tuple[Tensor, Tensor],
         prefix: tuple[Tensor, Tensor],
         lengths: Tensor,
         ancestors: Tensor,
         stash: Stash,
-    ) -> Tensor:
-        """Attend from tree nodes `x` [B, N, H] to the prefix [B, T, HKV, d] and their ancestors."""
-        q, k, v, gate = self.project(x, rope)
+    ) -> None:
+        """Let tree nodes attend to the prefix and their ancestors, and add the output in place.
+
+        Args:
+            stream: [B, N, H], the nodes' residual stream.
+            norm: of what the projections take.
+            rope: cosines and sines of the nodes' positions.
+            prefix: keys and values [B, T, HKV, d] of committed tokens.
+            lengths: [B] int64, how many there are.
+            ancestors: [B, N, N] bool.
+            stash: gets keys and values of the nodes.
+        """
+        with norm.beside(stream) as (x, row_scale):
+            projected = project(x, self._qkv, *self.projections)
+        q, k, v, gate = self.split(projected, rope, row_scale)
         stash.attention_keys.append(k)
         stash.attention_values.append(v)
-        out = tree_attention(q, *prefix, lengths, k, v, ancestors, self.head_dim**-0.5, gate)
-        return self.finish(out, None)
+        scale = self.head_dim**-0.5
+        out = tree_attention(q, *prefix, lengths, k, v, ancestors, scale, gate, row_scale=row_scale)
+        few_rows_linear_onto(stream, out.flatten(2), self.o_proj.weight)
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
         """Causal attention over whole sequences `x` [B, T, H]."""

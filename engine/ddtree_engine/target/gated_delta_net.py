@@ -11,6 +11,7 @@ from ddtree_engine.config import LinearAttentionConfig
 from ddtree_engine.fused_linear import fuse, project_beside
 from ddtree_engine.norm import L2_EPS, RMSNorm, l2_normalize
 from ddtree_engine.ops.chunk_gdn import chunk_gdn
+from ddtree_engine.ops.few_rows_linear import few_rows_linear_onto
 from ddtree_engine.ops.gated_norm import gated_norm
 from ddtree_engine.ops.gdn_inputs import gdn_inputs
 from ddtree_engine.ops.tree_gdn import tree_gdn, tree_gdn_programs
@@ -39,16 +40,17 @@ class GatedDeltaNet(nn.Module):
 
     def fuse(self) -> None:
         """Make one product of the four that take `x`; see `fused_linear.fuse`."""
-        self._qkvbaz = fuse(*self._projections)
+        self._qkvbaz = fuse(*self.projections)
 
     @property
-    def _projections(self) -> tuple[nn.Linear, ...]:
+    def projections(self) -> tuple[nn.Linear, ...]:
+        """The layers that take `x`."""
         # z last: nothing needs it before the recurrence is done.
         return self.in_proj_qkv, self.in_proj_b, self.in_proj_a, self.in_proj_z
 
     def products(self) -> list[Tensor]:
         """The weights that a pass multiplies with, in order."""
-        first = [one.weight for one in self._projections]
+        first = [one.weight for one in self.projections]
         return [*(first if self._qkvbaz is None else [self._qkvbaz]), self.out_proj.weight]
 
     def split_heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -75,23 +77,33 @@ class GatedDeltaNet(nn.Module):
 
     def verify(
         self,
-        x: Tensor,
+        stream: Tensor,
+        norm: RMSNorm,
         tail: Tensor,
         state: Tensor,
         ancestors: Tensor,
         taps: Tensor,
         stash: Stash,
         kept: Tensor,
-    ) -> Tensor:
-        """Outputs at tree nodes `x` [B, N, H]; the committed `tail` and `state` are only read.
+    ) -> None:
+        """Continue the committed sequence along every branch, and add the output in place.
 
-        The inputs of the convolution go to `kept` [B, N, C] for the commit.
+        Args:
+            stream: [B, N, H], the nodes' residual stream.
+            norm: of what the projections take.
+            tail: [B, K-1, C], last inputs of the convolution; only read.
+            state: [B, HV, dk, dv] float32; only read.
+            ancestors: [B, N, N] bool.
+            taps: [B, N, K] as in `tree_conv`.
+            stash: gets the nodes' decays and strengths.
+            kept: [B, N, C] that gets their inputs of the convolution, for the commit.
         """
         linear = self.linear
-        sizes = [one.out_features for one in self._projections]
-        projected, while_z_comes = project_beside(
-            x, self._qkvbaz, *self._projections, busy=tree_gdn_programs(x, *state.shape[1::2])
-        )
+        sizes = [one.out_features for one in self.projections]
+        with norm.beside(stream) as (x, row_scale):
+            projected, while_z_comes = project_beside(
+                x, self._qkvbaz, *self.projections, busy=tree_gdn_programs(x, *state.shape[1::2])
+            )
         inputs, b, a, z = torch.split(projected, sizes, dim=-1)
         with while_z_comes:
             q, k, v, g, beta = gdn_inputs(
@@ -107,15 +119,19 @@ class GatedDeltaNet(nn.Module):
                 key_dim=linear.key_head_dim,
                 eps=L2_EPS,
                 kept=kept,
+                row_scale=row_scale,
             )
             stash.log_decays.append(g)
             stash.strengths.append(beta)
             out = tree_gdn(q, k, v, g, beta, state, ancestors)
         gated = gated_norm(
-            out, torch.unflatten(z, -1, out.shape[2:]), self.norm.weight, self.norm.eps
+            out,
+            torch.unflatten(z, -1, out.shape[2:]),
+            self.norm.weight,
+            self.norm.eps,
+            row_scale=row_scale,
         )
-        result: Tensor = self.out_proj(gated.flatten(2))
-        return result
+        few_rows_linear_onto(stream, gated.flatten(2), self.out_proj.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs over whole sequences `x` [B, T, H], from an empty state."""

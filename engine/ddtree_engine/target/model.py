@@ -54,11 +54,23 @@ class DecoderLayer(nn.Module):
             config.hidden_size, eps, zero_centered=zero_centered
         )
 
-    def products(self) -> list[Tensor]:
-        """The weights that a pass multiplies with, in order."""
+    @property
+    def mixer(self) -> Attention | GatedDeltaNet:
+        """Whichever of the two it has."""
         mixer = self.linear_attn if self.self_attn is None else self.self_attn
         assert mixer is not None
-        return [*mixer.products(), *self.mlp.products()]
+        return mixer
+
+    def fuse(self) -> None:
+        """Make one product of the projections that share an input, and their norms' weights."""
+        self.input_layernorm.fold(*self.mixer.projections)
+        self.post_attention_layernorm.fold(*self.mlp.projections)
+        self.mixer.fuse()
+        self.mlp.fuse()
+
+    def products(self) -> list[Tensor]:
+        """The weights that a pass multiplies with, in order."""
+        return [*self.mixer.products(), *self.mlp.products()]
 
 
 def _embedding(rows: int, width: int) -> nn.Embedding:
@@ -92,9 +104,7 @@ class TargetModel(nn.Module):
     def fuse(self) -> None:
         """Make one product of the projections that share an input, in every layer."""
         for layer in self.decoder_layers():
-            for part in (layer.self_attn, layer.linear_attn, layer.mlp):
-                if part is not None:
-                    part.fuse()
+            layer.fuse()
             give_back(self.embed_tokens.weight.device)
         recurrent = self._recurrent()
         if recurrent:
@@ -167,25 +177,24 @@ class TargetModel(nn.Module):
             T = max(cache.lengths[rows])
             lengths = torch.tensor(cache.lengths[rows], device=batch.tokens.device)
         rope = self.rope(lengths[:, None] + batch.depths)
-        stash, features = Stash(), dict[int, Tensor]()
-        out = self.embed(batch.tokens)
+        stash = Stash()
+        stream = self.embed(batch.tokens)
         if self.config.linear is not None:
             shape = (len(self.config.linear_layers), *batch.tokens.shape)
-            stash.conv_inputs = out.new_empty(*shape, self.config.linear.conv_dim)
-        stream: Tensor | None = None
+            stash.conv_inputs = stream.new_empty(*shape, self.config.linear.conv_dim)
+        features = stream.new_empty(*batch.tokens.shape, len(feature_layers), stream.shape[-1])
         recurrent = full = 0
         for index, layer in enumerate(self.decoder_layers()):
-            normed, stream = layer.input_layernorm.add(out, stream)
-            if index - 1 in feature_layers:
-                features[index - 1] = stream
+            norm = layer.input_layernorm
             if layer.self_attn is not None:
                 prefix = (cache.keys[full, rows, :T], cache.values[full, rows, :T])
-                out = layer.self_attn.verify(normed, rope, prefix, lengths, batch.ancestors, stash)
+                layer.self_attn.verify(stream, norm, rope, prefix, lengths, batch.ancestors, stash)
                 full += 1
             elif layer.linear_attn is not None:
                 assert stash.conv_inputs is not None
-                out = layer.linear_attn.verify(
-                    normed,
+                layer.linear_attn.verify(
+                    stream,
+                    norm,
                     cache.tails[recurrent, rows],
                     cache.states[recurrent, rows],
                     batch.recurrent_ancestors,
@@ -194,14 +203,13 @@ class TargetModel(nn.Module):
                     stash.conv_inputs[recurrent],
                 )
                 recurrent += 1
-            normed, stream = layer.post_attention_layernorm.add(out, stream)
-            out = layer.mlp.parts(normed)
-        hidden, stream = self.norm.add(out, stream)
-        if len(self.layers) - 1 in feature_layers:
-            features[len(self.layers) - 1] = stream
+            layer.mlp.add_to(stream, layer.post_attention_layernorm)
+            for place, wanted in enumerate(feature_layers):
+                if wanted == index:
+                    features[:, :, place] = stream
         return Verification(
-            hidden=hidden,
-            features=_side_by_side(features, feature_layers),
+            hidden=self.norm.normed(stream),
+            features=features.flatten(2) if feature_layers else None,
             stash=stash,
         )
 

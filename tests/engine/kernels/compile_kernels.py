@@ -14,7 +14,6 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from ddtree_engine.ops import split_kv
-from ddtree_engine.ops.add_norm import kernel as add_norm
 from ddtree_engine.ops.choose_nodes import kernel as choose_nodes
 from ddtree_engine.ops.conv_commit import kernel as conv_commit
 from ddtree_engine.ops.draft_trees import kernel as draft_trees
@@ -22,8 +21,10 @@ from ddtree_engine.ops.few_rows_linear import kernel as few_rows_linear
 from ddtree_engine.ops.gated_norm import kernel as gated_norm
 from ddtree_engine.ops.gdn_commit import kernel as gdn_commit
 from ddtree_engine.ops.gdn_inputs import kernel as gdn_inputs
+from ddtree_engine.ops.inverse_rms import kernel as inverse_rms
 from ddtree_engine.ops.kv_commit import kernel as kv_commit
 from ddtree_engine.ops.qk_norm_rope import kernel as qk_norm_rope
+from ddtree_engine.ops.rms_norm import kernel as rms_norm
 from ddtree_engine.ops.sigmoid_gate import kernel as sigmoid_gate
 from ddtree_engine.ops.silu_mul import kernel as silu_mul
 from ddtree_engine.ops.topk_logprob import kernel as topk_logprob
@@ -96,12 +97,6 @@ def main() -> None:
         print(name, need, flush=True)
 
     show("tree_conv", tree_conv._tree_conv, {"K": 4, "NODES": 4, "CHANNELS": 256})
-    show(
-        "add_norm",
-        add_norm._add_norm,
-        {"PARTS": 2, "ADDS": True, "ZERO_CENTERED": True, "SIZE": 8192},
-        16,
-    )
     sizes = {"KEY_HEADS": 16, "KEY_DIM": 128, "K": 4, "NODES": 8, "DIM": 128}
     merge = {"GATED": True, "GROUP": 6, "PIECES": 16, "DIM": 256}
     for scaled in (False, True):
@@ -113,6 +108,8 @@ def main() -> None:
         show(f"silu_mul{of}", silu_mul._silu_mul, {**factor, "BLOCK": 1024})
         show(f"gated_norm{of}", gated_norm._gated_norm, {**factor, "ROWS": 8, "DIM": 128})
         show(f"merge of attend{of}", split_kv._merge, {**factor, **merge})
+    show("rms_norm", rms_norm._rms_norm, {"ZERO_CENTERED": True, "SIZE": 8192}, 16)
+    show("inverse_rms", inverse_rms._inverse_rms, {"SIZE": 8192}, 8)
     sizes = {"GROUP": 3, "K": 4, "KEY": 128, "VALUE": gdn_commit.VALUES}
     show("gdn_commit", gdn_commit._gdn_commit, sizes, gdn_commit.WARPS)
     for rows, outputs in ((16, 34816), (32, 5120), (64, 16480)):
@@ -124,7 +121,7 @@ def main() -> None:
         show(
             f"few_rows_linear of {rows}",
             few_rows_linear._few_rows_linear,
-            {**sizes, "SHARED": cut.parts > 1},
+            {**sizes, "SHARED": cut.parts > 1, "ONTO": True},
             4,
             cut.stages,
         )

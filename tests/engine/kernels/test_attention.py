@@ -129,6 +129,36 @@ def test_tilings_fit_the_shared_memory_that_there_is() -> None:
 
 
 @pytest.mark.parametrize(
+    ("nodes", "context", "tile", "pieces"),
+    [
+        (1, 1024, 16, 32),
+        (17, 2048, 64, 15),
+        (17, 32800, 128, 32),
+        (33, 8224, 128, 15),
+        (64, 32800, 128, 10),
+        (65, 2048, 64, 3),
+        (65, 8224, 128, 7),
+        (129, 2048, 128, 3),
+        (129, 8224, 128, 8),
+        (129, 32800, 128, 9),
+    ],
+)
+def test_the_tilings_that_were_fastest(nodes: int, context: int, tile: int, pieces: int) -> None:
+    """For 24 query and 4 key heads of 256, on an H200."""
+    from ddtree_engine.ops.split_kv import choose_tiling
+
+    tiling = choose_tiling(
+        rows=6 * nodes,
+        row_bytes=512,
+        context=context,
+        heads=4,
+        memory=227 << 10,
+        processors=132,
+    )
+    assert (tiling.rows, tiling.pieces) == (tile, pieces)
+
+
+@pytest.mark.parametrize(
     ("lengths", "heads", "d"), [((0, 5), 4, 64), ((33,), 12, 128), ((20,), 2, 256)]
 )
 def test_shapes_of_heads_and_prefixes(

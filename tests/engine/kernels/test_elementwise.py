@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from ddtree_engine.ops.add_norm import naive as add_norm_naive
-from ddtree_engine.ops.add_norm import vectorized as add_norm_vectorized
+from ddtree_engine.ops.inverse_rms import naive as inverse_naive
+from ddtree_engine.ops.inverse_rms import vectorized as inverse_vectorized
 from ddtree_engine.ops.qk_norm_rope import naive as rope_naive
 from ddtree_engine.ops.qk_norm_rope import vectorized as rope_vectorized
+from ddtree_engine.ops.rms_norm import naive as norm_naive
+from ddtree_engine.ops.rms_norm import vectorized as norm_vectorized
 from ddtree_engine.ops.sigmoid_gate import naive as gate_naive
 from ddtree_engine.ops.sigmoid_gate import vectorized as gate_vectorized
 from ddtree_engine.ops.silu_mul import naive as silu_naive
@@ -32,54 +34,34 @@ def row_factors() -> Tensor:
 
 @FORMS
 @pytest.mark.parametrize("size", [24, 96])
-@pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize("zero_centered", [False, True])
-def test_add_norm(
-    form: str, size: int, adds: bool, zero_centered: bool, device: torch.device, half: torch.dtype
+def test_rms_norm(
+    form: str, size: int, zero_centered: bool, device: torch.device, half: torch.dtype
 ) -> None:
-    from ddtree_engine.ops.add_norm import kernel
+    from ddtree_engine.ops.rms_norm import kernel
 
-    chosen = kernel if form == "kernel" else add_norm_vectorized
+    chosen = kernel if form == "kernel" else norm_vectorized
     for dtype, atol in ((torch.float32, 1e-6), (half, 4e-3)):
-        x, weight = randn(2, 3, size).to(dtype), randn(size).to(dtype)
-        residual = 3 * randn(2, 3, size).flip(0).to(dtype) if adds else None
-        want = add_norm_naive.add_norm(x, residual, weight, 1e-6, zero_centered=zero_centered)
-        got = chosen.add_norm(
-            x.to(device),
-            None if residual is None else residual.to(device),
-            weight.to(device),
-            1e-6,
-            zero_centered=zero_centered,
-        )
-        assert torch.equal(got[1].cpu(), want[1])
-        torch.testing.assert_close(got[0].cpu(), want[0], atol=atol, rtol=atol)
+        x, weight = 3 * randn(2, 3, size).to(dtype), randn(size).to(dtype)
+        want = norm_naive.rms_norm(x, weight, 1e-6, zero_centered=zero_centered)
+        got = chosen.rms_norm(x.to(device), weight.to(device), 1e-6, zero_centered=zero_centered)
+        assert got.dtype == dtype
+        torch.testing.assert_close(got.cpu(), want, atol=atol, rtol=atol)
 
 
-@FORMS
-@pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("adds", [False, True])
-def test_add_norm_of_parts(
-    form: str, count: int, adds: bool, device: torch.device, half: torch.dtype
-) -> None:
-    from ddtree_engine.ops.add_norm import kernel
+@pytest.mark.parametrize("size", [24, 96])
+def test_inverse_rms(size: int, device: torch.device, half: torch.dtype) -> None:
+    from ddtree_engine.ops.inverse_rms import kernel
 
-    chosen = kernel if form == "kernel" else add_norm_vectorized
-    weight = randn(24).to(half)
-    residual = 3 * randn(2, 3, 24).to(half) if adds else None
-    parts = randn(count, 2, 3, 24)
-    if count == 1:
-        parts = parts.to(half)
-    want = add_norm_naive.add_norm(parts, residual, weight, 1e-6, zero_centered=False)
-    got = chosen.add_norm(
-        parts.to(device),
-        None if residual is None else residual.to(device),
-        weight.to(device),
-        1e-6,
-        zero_centered=False,
-    )
-    assert {one.dtype for one in (*got, *want)} == {half}
-    torch.testing.assert_close(got[1].cpu(), want[1], atol=0, rtol=2e-3 if count > 1 else 0)
-    torch.testing.assert_close(got[0].cpu(), want[0], atol=8e-3, rtol=8e-3)
+    for dtype in (torch.float32, half):
+        x = (3 * randn(2, 3, size)).to(dtype)
+        x[0, 0] = 0.0  # nothing but eps
+        want = inverse_naive.inverse_rms(x, 1e-6)
+        assert want.dtype == torch.float32
+        torch.testing.assert_close(inverse_vectorized.inverse_rms(x, 1e-6), want)
+        got = torch.full((2, 3), torch.nan, device=device)
+        kernel.inverse_rms_into(got, x.to(device), 1e-6)
+        torch.testing.assert_close(got.cpu(), want)
 
 
 @FORMS

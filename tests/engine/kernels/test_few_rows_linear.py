@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from ddtree_engine.ops.few_rows_linear import (
+    choose_groups,
     few_rows_linear_into,
+    few_rows_linear_onto,
     naive,
     vectorized,
 )
@@ -60,12 +62,58 @@ def test_columns_of_a_wider_tensor(rows: int, device: torch.device, half: torch.
     torch.testing.assert_close(into, wide, atol=2e-2, rtol=2e-2)
 
 
-def test_a_batch_of_groups_of_outputs(device: torch.device) -> None:
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_batch_of_groups_of_outputs(groups: int, device: torch.device) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 3, 32, generator=generator).to(device)
     weight = torch.randn(24, 32, generator=generator).to(device)
-    found = vectorized.few_rows_linear(x, weight, groups=4)
-    torch.testing.assert_close(found.cpu(), naive.few_rows_linear(x.cpu(), weight.cpu()))
+    stream = torch.randn(2, 3, 24, generator=generator).to(device)
+    product = naive.few_rows_linear(x.cpu(), weight.cpu())
+    found = vectorized.few_rows_linear(x, weight, groups=groups)
+    torch.testing.assert_close(found.cpu(), product)
+    want = stream.cpu() + product
+    vectorized.few_rows_linear_onto(stream, x, weight, groups=groups)
+    torch.testing.assert_close(stream.cpu(), want)
+
+
+@pytest.mark.parametrize(("rows", "parts"), [(1, 1), (17, 1), (66, 1), (1, 3), (17, 3)])
+def test_a_product_onto_a_stream(
+    rows: int, parts: int, device: torch.device, half: torch.dtype
+) -> None:
+    """It is rounded once, and counters and stream are right when it is done again."""
+    from ddtree_engine.ops.few_rows_linear import kernel
+
+    generator = torch.Generator().manual_seed(rows)
+    x = torch.randn(1, rows, 192, generator=generator).to(half)
+    weight = torch.randn(140, 192, generator=generator).to(half)
+    stream = torch.randn(rows, 140, generator=generator).to(half)
+    found = stream.to(device)
+    tiling = kernel.Tiling(64, 3, parts)
+    for _ in range(2):
+        want = (stream.double() + x[0].double() @ weight.double().T).to(half)
+        kernel.few_rows_linear(x.to(device), weight.to(device), out=found, onto=True, tiling=tiling)
+        torch.testing.assert_close(found.cpu(), want, atol=2e-3, rtol=2e-3)
+        stream = found.cpu()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_onto_a_stream_whatever_the_device(dtype: torch.dtype, device: torch.device) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 9, 64, generator=generator).to(device, dtype)
+    weight = torch.randn(16, 64, generator=generator).to(device, dtype)
+    stream = torch.randn(2, 9, 16, generator=generator).to(device, dtype)
+    want = stream.double() + x.double() @ weight.double().T
+    few_rows_linear_onto(stream, x, weight)
+    torch.testing.assert_close(stream, want.to(dtype), atol=1e-4, rtol=1e-4)
+
+
+def test_how_many_products_cublas_does_the_work_in() -> None:
+    """The weights of Qwen3.6-27B, as measured on an H200."""
+    gate_up, down, out = (34816, 5120), (5120, 17408), (5120, 6144)
+    assert [choose_groups(rows, *down) for rows in (1, 8, 65, 100, 128, 129)] == [1, 2, 2, 1, 2, 1]
+    assert [choose_groups(rows, *gate_up) for rows in (65, 128, 129, 160)] == [1, 1, 4, 1]
+    assert {choose_groups(rows, *out) for rows in range(1, 200)} == {1}
+    assert choose_groups(65, 24, 17408) == 1
 
 
 def test_what_runs_beside_another_kernel_leaves_it_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,9 +32,11 @@ _MAX_PIECES = 8192
 
 
 @triton.jit
-def _store(out, out_row, total, row, rows, output, outputs):
+def _store(out, out_row, total, row, rows, output, outputs, ONTO: tl.constexpr):
     at = row[None, :] * out_row + output[:, None]
     mask = (row < rows)[None, :] & (output < outputs)[:, None]
+    if ONTO:
+        total += tl.load(out + at, mask=mask, other=0.0).to(tl.float32)
     tl.store(out + at, total.to(out.dtype.element_ty), mask=mask)
 
 
@@ -56,6 +58,7 @@ def _few_rows_linear(
     OUTPUTS: tl.constexpr,
     COLUMNS: tl.constexpr,
     SHARED: tl.constexpr,
+    ONTO: tl.constexpr,
 ):
     piece = tl.program_id(0)
     output = piece * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -91,12 +94,12 @@ def _few_rows_linear(
             total = tl.zeros([OUTPUTS, X_ROWS], tl.float32)
             for part in range(parts):
                 total += tl.load(partial + part * size + at, mask=mask, other=0.0)
-            _store(out, out_row, total, row, rows, output, outputs)
+            _store(out, out_row, total, row, rows, output, outputs, ONTO)
             tl.store(arrived + piece, 0)
     else:
-        _store(out, out_row, total, row, rows, output, outputs)
+        _store(out, out_row, total, row, rows, output, outputs, ONTO)
         if MORE > 0:
-            _store(out, out_row, more_total, more, rows, output, outputs)
+            _store(out, out_row, more_total, more, rows, output, outputs, ONTO)
 
 
 class Tiling(NamedTuple):
@@ -195,7 +198,12 @@ def split_rows(rows: int) -> tuple[int, int]:
 
 
 def few_rows_linear(
-    x: Tensor, weight: Tensor, *, out: Tensor | None = None, tiling: Tiling | None = None
+    x: Tensor,
+    weight: Tensor,
+    *,
+    out: Tensor | None = None,
+    onto: bool = False,
+    tiling: Tiling | None = None,
 ) -> Tensor:
     """See `naive.few_rows_linear`. `x` is contiguous, a row of the weight a multiple of 64.
 
@@ -203,6 +211,7 @@ def few_rows_linear(
         x: as there.
         weight: as there.
         out: where the result goes, [rows, outputs] with contiguous rows; by default a new tensor.
+        onto: whether it is added to what is in `out`.
         tiling: by default `choose_tiling`'s.
     """
     outputs, inputs = weight.shape
@@ -241,6 +250,7 @@ def few_rows_linear(
         OUTPUTS=tiling.outputs,
         COLUMNS=COLUMNS,
         SHARED=parts > 1,
+        ONTO=onto,
         num_warps=4,
         num_stages=tiling.stages,
     )
