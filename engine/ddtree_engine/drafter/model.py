@@ -40,13 +40,21 @@ class DrafterAttention(nn.Module):
         self.k_norm = RMSNorm(d, config.rms_norm_eps, zero_centered=False)
         self._qkv: Tensor | None = None
 
-    def fuse(self) -> None:
-        """Make one product of the three that take `x`; see `fused_linear.fuse`."""
-        self._qkv = fuse(self.q_proj, self.k_proj, self.v_proj)
+    @property
+    def projections(self) -> tuple[nn.Linear, ...]:
+        """The layers that take `x`."""
+        return self.q_proj, self.k_proj, self.v_proj
+
+    def fuse(self, qkv: Tensor) -> None:
+        """Make one product of the three that take `x`, with `qkv`, their weights as of `fuse`."""
+        self._qkv = qkv
+        sizes = [one.out_features for one in self.projections]
+        for one, rows in zip(self.projections, torch.split(qkv, sizes), strict=True):
+            one.weight = nn.Parameter(rows, requires_grad=False)
 
     def products(self) -> list[Tensor]:
         """The weights that a draft multiplies with, in order."""
-        first = [self.q_proj.weight, self.k_proj.weight, self.v_proj.weight]
+        first = [one.weight for one in self.projections]
         return [*(first if self._qkv is None else [self._qkv]), self.o_proj.weight]
 
     @property
@@ -69,13 +77,12 @@ class DrafterAttention(nn.Module):
 
     def project(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries and keys, and values, [B, M, heads, d] each, of block rows."""
-        projected = project(x, self._qkv, self.q_proj, self.k_proj, self.v_proj)
+        projected = project(x, self._qkv, *self.projections)
         return self._heads(projected, rope, self.q_proj.out_features)
 
     def keys_values(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
         """Rotated keys and values [B, M, HKV, d] of projected features."""
-        fused = None if self._qkv is None else self.context_weight
-        _, k, v = self._heads(project(x, fused, self.k_proj, self.v_proj), rope, queries=0)
+        _, k, v = self._heads(project(x, None, self.k_proj, self.v_proj), rope, queries=0)
         return k, v
 
     def add_to(
@@ -116,12 +123,6 @@ class DrafterLayer(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, eps, zero_centered=False)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, eps, zero_centered=False)
 
-    def fuse(self) -> None:
-        """Make one product of the projections that share an input; of the MLP, with its norm."""
-        self.post_attention_layernorm.fold(*self.mlp.projections)
-        self.self_attn.fuse()
-        self.mlp.fuse()
-
     def products(self) -> list[Tensor]:
         """The weights that a draft multiplies with, in order."""
         return [*self.self_attn.products(), *self.mlp.products()]
@@ -141,12 +142,23 @@ class DrafterModel(nn.Module):
         )
         self.norm = RMSNorm(H, eps, zero_centered=False)
         self.rope = RotaryEmbedding(config.head_dim, config.rope_theta)
+        self._qkv: Tensor | None = None
+        self._key_norms: Tensor | None = None
 
     def fuse(self) -> None:
-        """Make one product of the projections that share an input, in every layer."""
-        for layer in self.decoder_layers():
-            layer.fuse()
+        """Make one product of the projections that share an input, and of some norms' weights.
+
+        All layers take their context from the same features, so that what gives them keys and
+        values is one batch of products: their projections lie in one tensor.
+        """
+        layers = self.decoder_layers()
+        self._qkv = torch.stack([fuse(*layer.self_attn.projections) for layer in layers])
+        for layer, qkv in zip(layers, self._qkv, strict=True):
+            layer.self_attn.fuse(qkv)
+            layer.post_attention_layernorm.fold(*layer.mlp.projections)
+            layer.mlp.fuse()
             give_back(self.fc.weight.device)
+        self._key_norms = torch.stack([layer.self_attn.k_norm.weight.detach() for layer in layers])
 
     def block_tokens(self, anchors: Tensor) -> Tensor:
         """Token ids [B, block] of the block at each anchor [B]: the anchor, then masks."""
@@ -165,8 +177,32 @@ class DrafterModel(nn.Module):
         """
         x = self.hidden_norm.normed(few_rows_linear(features, self.fc.weight))
         rope = self.rope(positions)
-        pairs = [layer.self_attn.keys_values(x, rope) for layer in self.decoder_layers()]
-        return torch.stack([k for k, _ in pairs]), torch.stack([v for _, v in pairs])
+        if self._qkv is None or self._key_norms is None:
+            pairs = [layer.self_attn.keys_values(x, rope) for layer in self.decoder_layers()]
+            return torch.stack([k for k, _ in pairs]), torch.stack([v for _, v in pairs])
+        return self._context_of_all_layers(self._qkv, self._key_norms, x, rope)
+
+    def _context_of_all_layers(
+        self, qkv: Tensor, key_norms: Tensor, x: Tensor, rope: Rope
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values as of `context`, the layers being groups of heads of one another."""
+        L, d = key_norms.shape
+        B, T, H = x.shape
+        first = self.decoder_layers()[0].self_attn
+        projected = []
+        for weights in qkv[:, first.q_proj.out_features :].chunk(2, dim=1):
+            out = x.new_empty(B * T, L, weights.shape[1])
+            rows = x.reshape(-1, H).expand(L, -1, -1)
+            torch.bmm(rows, weights.transpose(1, 2), out=out.transpose(0, 1))
+            projected.append(out.view(B, T, -1, d))
+        k, v = projected
+        _, k, v = qk_norm_rope(
+            k[:, :, :0],  # no queries
+            *(k, v, first.q_norm.weight, key_norms, *rope, first.k_norm.eps),
+            zero_centered=False,
+        )
+        k, v = (one.view(B, T, L, -1, d).permute(2, 0, 1, 3, 4) for one in (k, v))
+        return k, v
 
     def draft(self, block: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
         """Fill the blocks that follow `lengths` committed tokens.

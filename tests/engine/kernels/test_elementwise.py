@@ -143,6 +143,30 @@ def test_qk_norm_rope(
 
 
 @ALL_FORMS
+def test_keys_of_several_norms(form: str, device: torch.device) -> None:
+    """Heads of several layers side by side are those of each layer."""
+    from ddtree_engine.ops.qk_norm_rope import kernel
+
+    chosen = {"naive": rope_naive, "vectorized": rope_vectorized, "kernel": kernel}[form]
+    d, k, v, weights = 12, randn(2, 3, 6, 12), randn(2, 3, 6, 12) + 1, randn(3, 12)
+    angles = randn(2, 3, 1, 2).repeat(1, 1, 1, 2)
+    at = device if form == "kernel" else torch.device("cpu")
+    turns = angles.cos().to(at), angles.sin().to(at)
+
+    def run(k: Tensor, v: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        tensors = (k[:, :, :0], k, v, weight.new_empty(d), weight)
+        tensors = tuple(one.to(at) for one in tensors)
+        _, keys, values = chosen.qk_norm_rope(*tensors, *turns, 1e-6, zero_centered=False)
+        return keys.cpu(), values.cpu()
+
+    together = run(k, v, weights)
+    for layer, weight in enumerate(weights):
+        some = slice(2 * layer, 2 * layer + 2)
+        for whole, part in zip(together, run(k[:, :, some], v[:, :, some], weight), strict=True):
+            torch.testing.assert_close(whole[:, :, some], part)
+
+
+@ALL_FORMS
 @pytest.mark.parametrize("query_heads", [0, 4])
 @pytest.mark.parametrize("broken", [torch.nan, torch.inf])
 def test_qk_norm_rope_of_scaled_rows(

@@ -23,6 +23,7 @@ def _qk_norm_rope(
     v_out,
     query_heads,
     key_heads,
+    weight_heads,
     size,
     rotated,
     q_row,
@@ -56,7 +57,7 @@ def _qk_norm_rope(
     else:
         source = k + row * k_row + (head - query_heads) * k_head
         target = k_out + (row * key_heads + head - query_heads) * size
-        weight = k_weight
+        weight = k_weight + (head - query_heads) // weight_heads * size
     half = rotated // 2
     # The dimension that turns against this one; its own where nothing turns.
     other = tl.where(at < half, at + half, tl.where(at < rotated, at - half, at))
@@ -123,6 +124,7 @@ def qk_norm_rope(
         v_out,
         HQ,
         HKV,
+        HKV // (k_weight.numel() // d),
         d,
         cos.shape[-1],
         *q.stride()[1:3],

@@ -28,7 +28,7 @@ def qk_norm_rope(
         k: [B, N, HKV, d]
         v: [B, N, HKV, d]
         q_weight: [d] of the queries' norm.
-        k_weight: [d] of the keys' norm.
+        k_weight: [d] of the keys' norm; [G, d] of G norms, each for as many heads after another.
         cos: [B, N, 1, r] of the angles, r <= d and even, both halves alike.
         sin: [B, N, 1, r]
         eps: added to the mean of squares.
@@ -68,7 +68,8 @@ def _one(
         for n in range(N):
             for h in range(heads):
                 row = x[b, n, h].float() * factors[b, n].float()
-                row = row / (row.square().mean() + eps).sqrt() * (weight.float() + center)
+                factor = weight.view(-1, len(row))[h * weight.numel() // len(row) // heads]
+                row = row / (row.square().mean() + eps).sqrt() * (factor.float() + center)
                 row = row.to(x.dtype).float()
                 turned = row.clone()
                 for i in range(half):

@@ -40,6 +40,9 @@ def _norm(
     factor = weight.float()
     if zero_centered:
         factor = 1.0 + factor
+    if factor.ndim == 2:
+        factor = factor.repeat_interleave(x.shape[2] // len(factor), dim=0)
+        return (F.rms_norm(wide, wide.shape[-1:], None, eps) * factor).to(x.dtype)
     return F.rms_norm(wide, factor.shape, factor, eps).to(x.dtype)
 
 
