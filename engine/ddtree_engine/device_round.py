@@ -11,7 +11,6 @@ itself. Rows that are not active do all the work and commit nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -23,31 +22,11 @@ from ddtree_engine.ops.choose_nodes import choose_nodes
 from ddtree_engine.ops.draft_trees import DraftTrees, draft_trees
 from ddtree_engine.ops.topk_logprob import topk_logprob
 from ddtree_engine.ops.tree_walk import Walk, tree_walk
+from ddtree_engine.round_shapes import RoundShape
 from ddtree_engine.row_state import RowState
 from ddtree_engine.side_stream import beside
 from ddtree_engine.target import TargetModel, Verification
 from ddtree_engine.tree_batch import TreeBatch
-
-
-@dataclass(frozen=True, slots=True)
-class RoundShape:
-    """All that the shapes of a round depend on.
-
-    Attributes:
-        rows: B, the requests that it has room for: rows 0 to B-1 of the caches.
-        context: cache rows of each request that it looks at.
-        budget: nodes besides the root of the largest tree.
-        width: most candidates a depth; 0 drafts nothing.
-        sampled: whether any request draws its tokens; if none does, no noise is made.
-        filters: whether any has a top-k or a top-p.
-    """
-
-    rows: int
-    context: int
-    budget: int = 0
-    width: int = 0
-    sampled: bool = False
-    filters: bool = False
 
 
 class Candidates(NamedTuple):

@@ -9,7 +9,7 @@ tokens nobody reads.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,24 +17,13 @@ import torch
 from torch import Tensor
 
 from ddtree_engine.captured_graph import CapturedGraph
-from ddtree_engine.device_round import DeviceRound, RoundShape
+from ddtree_engine.device_round import DeviceRound
+from ddtree_engine.round_shapes import RoundShape
 from ddtree_engine.row_state import RowState
 from ddtree_engine.sequence import Sequence
 
 DEPTH = 2
 """Rounds that may be in flight: one that runs and one behind it."""
-
-BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Batch sizes that rounds are captured for."""
-
-CONTEXTS = (2048, 8192, 32768, 131072)
-"""Lengths up to which rounds are captured, besides the caches': attention is cut by them."""
-
-BUDGETS = (1, 3, 7, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256, 511, 512, 1023, 1024)
-"""Budgets that rounds of a server are captured for, besides its own: users' and full tiles."""
-
-WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Candidates a depth that they are captured for."""
 
 MAX_GRAPHS = 64
 """Shapes that are kept; past it the one used least recently goes."""
@@ -63,23 +52,6 @@ class _InFlight:
     sequences: list[Sequence]
     result: Tensor
     done: torch.Event | None
-
-
-def bucket(count: int, rows: int) -> int:
-    """Return the smallest batch size of a round that holds `count` requests of `rows` rows."""
-    return min(rows, next((size for size in BUCKETS if size >= count), rows))
-
-
-def context_bucket(longest: int, room: int) -> int:
-    """Return the smallest length of a round that holds `longest` tokens; `room` in the caches."""
-    return min(room, next((size for size in CONTEXTS if size >= longest), room))
-
-
-def next_larger(wanted: int, sizes: Iterable[int], most: int) -> int:
-    """Return the smallest of `sizes` that holds `wanted`, and no more than `most`; 0 stays 0."""
-    if not wanted:
-        return 0
-    return min((size for size in sizes if wanted <= size < most), default=most)
 
 
 class RoundPipeline:

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from ddtree_engine.decoder import Decoder
-from ddtree_engine.device_round import DeviceRound, RoundShape
+from ddtree_engine.device_round import DeviceRound
 from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.engine import Engine, load_engine
 from ddtree_engine.errors import EngineError
-from ddtree_engine.round_pipeline import BUDGETS, RoundPipeline, next_larger
+from ddtree_engine.round_pipeline import RoundPipeline
+from ddtree_engine.round_shapes import BUDGETS, RoundShape, next_larger
 from ddtree_engine.sampling import SamplingParams
 from ddtree_engine.sequence import Mode, Sequence, Speculation
 from ddtree_engine.target import TargetModel

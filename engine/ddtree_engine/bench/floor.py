@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ddtree_engine.device_round import RoundShape
 from ddtree_engine.drafter import DrafterModel
+from ddtree_engine.round_shapes import RoundShape
 from ddtree_engine.target import TargetModel
 
 

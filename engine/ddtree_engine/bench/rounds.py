@@ -13,10 +13,10 @@ from ddtree_engine.bench.floor import bytes_of, products_of, run_products
 from ddtree_engine.bench.timing import Timing, graphed, measure
 from ddtree_engine.cache import DrafterCache, TargetCache
 from ddtree_engine.comparison import label
-from ddtree_engine.device_round import DeviceRound, RoundShape
+from ddtree_engine.device_round import DeviceRound
 from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.ops.tree_walk import Walk
-from ddtree_engine.round_pipeline import context_bucket
+from ddtree_engine.round_shapes import RoundShape, context_bucket
 from ddtree_engine.row_state import RowState
 from ddtree_engine.sampling import SamplingParams
 from ddtree_engine.sequence import Mode, Speculation
