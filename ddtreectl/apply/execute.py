@@ -8,6 +8,7 @@ from ddtreectl.apply.exchange import COMMAND_DEADLINE
 from ddtreectl.apply.health import Check, run_of
 from ddtreectl.apply.lock import HostLock
 from ddtreectl.apply.router import Router
+from ddtreectl.apply.router_swap import take_out_for_a_swap
 from ddtreectl.apply.session import Session
 from ddtreectl.env.request import Request
 from ddtreectl.facts.host import HostFacts
@@ -145,7 +146,7 @@ class Execution:
         service = self.candidate.service
         once = service.start_timeout + service.stop_timeout
         within = router.settings.drain_timeout + 2 * once + ROOM  # there, and back if it fails
-        router.take_out_for_a_swap(self.session, worker, back_within=within, alone=step.alone)
+        take_out_for_a_swap(router, self.session, worker, back_within=within, alone=step.alone)
 
     def _await_idle(self) -> None:
         router, worker = self._routed

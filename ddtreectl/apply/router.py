@@ -4,7 +4,6 @@ Nothing here fails because of the router: a service must not stay down because w
 of it does. What could not be done is told, and `ddtreectl router sync` does it later.
 """
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,14 +12,13 @@ from typing import Literal
 from ddtreectl.apply import router_list
 from ddtreectl.apply.exchange import pauses
 from ddtreectl.apply.session import Session
-from ddtreectl.errors import DdtreectlError, StepError, UnreachableError
+from ddtreectl.errors import DdtreectlError, UnreachableError
 from ddtreectl.facts import metrics
 from ddtreectl.facts.http import Request, base_url
 from ddtreectl.facts.router import RouterFacts, WorkerList, parse_workers
 from ddtreectl.inventory.router import RouterSettings
 from ddtreectl.inventory.select import Place
 from ddtreectl.inventory.workers import Worker, slot_id
-from ddtreectl.plan import standby
 from ddtreectl.plan.routed import SYNC
 
 UNIT = "ddtree-router.service"
@@ -75,9 +73,13 @@ class Router:
             return unreachable(error)
         if unit is None:
             return RouterFacts("absent", "it was never deployed", kept.listed, kept.moved)
-        return _with_list(self._look(), kept)
+        return self.beside(kept)
 
-    def _look(self) -> RouterFacts:
+    def beside(self, kept: WorkerList) -> RouterFacts:
+        """What it has, beside a list that has just been read."""
+        return replace(self.look(), listed=kept.listed, moved=kept.moved, out=kept.out)
+
+    def look(self) -> RouterFacts:
         """What it has, and nothing of its list: for a look that is taken again and again."""
         try:
             answer = self.session.ask([Request(f"{self.url}/workers", ASK_SECONDS)], 15.0)[0]
@@ -96,70 +98,17 @@ class Router:
             worker: the worker.
         """
         if self._change(session, "remove", worker.name):
-            self._await_out(session, worker)
-
-    def take_out_for_a_swap(
-        self, session: Session, worker: Worker, *, back_within: float, alone: bool
-    ) -> None:
-        """The same for a worker that comes back, as soon as another one serves its model.
-
-        Operators of several hosts do this at the same time, and none counts on a worker that
-        another one takes out: the list changes only as long as it is what was looked at.
-
-        Args:
-            session: as for `take_out`.
-            worker: likewise.
-            back_within: seconds after which nobody waits for it any more.
-            alone: whether it is the only one of its model, and taken out all the same.
-
-        Raises:
-            StepError: others served its model when that was planned, and none does.
-        """
-        end = time.monotonic() + READY_WITHIN
-        for _ in pauses(session.interrupts):
-            try:
-                kept = router_list.change(self.session, "show")
-                found = _with_list(self._look(), kept)
-                entry = found.worker(worker.name)
-                if entry is None or entry.status != "ready" or found.state != "up":
-                    self.take_out(session, worker)
-                    return
-                if alone or standby.replaced(found, entry):
-                    models = json.dumps(sorted(entry.models))
-                    words = (worker.name, str(kept.revision), str(back_within), models)
-                    if router_list.change(self.session, "remove", *words).made:
-                        break
-                    continue
-            except DdtreectlError as error:
-                self._say_not_told(session, error)
-                return
-            waiting = standby.coming(found, entry)
-            session.report.detail(
-                f"it is the last one in the router; {', '.join(waiting)} comes back first"
-                if waiting
-                else "it is the last one in the router"
-            )
-            if waiting:
-                end = time.monotonic() + READY_WITHIN
-            elif time.monotonic() > end:
-                model = ", ".join(sorted(entry.models)) or "what it serves"
-                raise StepError(
-                    f"{worker.name} is the last worker that the router has ready for `{model}`",
-                    cause="there was another one when this was planned",
-                    hint="`ddtreectl router status` shows the others; the same command again "
-                    "takes it out all the same",
-                )
-        self._await_out(session, worker)
+            self.await_out(session, worker)
 
     def give_up(self, session: Session, worker: Worker) -> None:
         """Have nobody wait for a worker that was taken out for a swap and does not serve."""
         self._change(session, "remove", worker.name)
 
-    def _await_out(self, session: Session, worker: Worker) -> None:
+    def await_out(self, session: Session, worker: Worker) -> None:
         """Wait until the router has read that `worker` is out."""
         end = time.monotonic() + TAKEN_OUT_WITHIN
         for _ in pauses(session.interrupts):
-            found = self._look()
+            found = self.look()
             if found.state != "up":
                 session.report.say(f"  ! the router is {found.state}: {found.problem}")
                 return
@@ -180,7 +129,7 @@ class Router:
         load: int | None = 0
         end = time.monotonic() + self.settings.drain_timeout
         for _ in pauses(session.interrupts):
-            entry = self._look().worker(worker.name)
+            entry = self.look().worker(worker.name)
             running = self._running(session, place)
             if entry is not None:
                 load = entry.load
@@ -202,7 +151,7 @@ class Router:
             return False
         end = time.monotonic() + READY_WITHIN
         for _ in pauses(session.interrupts):
-            found = self._look()
+            found = self.look()
             if found.state != "up":
                 session.report.say(
                     f"  ! the router is {found.state} ({found.problem}): {worker.name} is on its "
@@ -255,7 +204,7 @@ class Router:
         """Wait until no worker stands for slot `name`; one that was taken out does so for 5 s."""
         end = time.monotonic() + TAKEN_OUT_WITHIN
         for _ in pauses(session.interrupts):
-            found = self._look()
+            found = self.look()
             if not any(name in entry.moved for entry in found.workers) or time.monotonic() > end:
                 return
 
@@ -271,18 +220,13 @@ class Router:
         try:
             kept = router_list.change(self.session, what, *words)
         except DdtreectlError as error:
-            self._say_not_told(session, error)
+            say_not_told(session, error)
             return False
         if what == "add" and words[0] not in kept.listed:
             by = kept.moved.get(words[0])
             session.report.say(f"  ! {by} stands for {words[0]} at the router")
             return False
         return True
-
-    @staticmethod
-    def _say_not_told(session: Session, error: DdtreectlError) -> None:
-        session.report.say(f"  ! {error.message} {error.cause}".rstrip())
-        session.report.say(f"  ! later, {SYNC}")
 
     def _running(self, session: Session, place: Place) -> int | None:
         """Requests that the service of a slot decodes or queues; None where it does not tell."""
@@ -296,8 +240,10 @@ class Router:
         return (told.running or 0) + (told.queued or 0)
 
 
-def _with_list(found: RouterFacts, kept: WorkerList) -> RouterFacts:
-    return replace(found, listed=kept.listed, moved=kept.moved, out=kept.out)
+def say_not_told(session: Session, error: DdtreectlError) -> None:
+    """Tell that the list could not be changed, and what does it later."""
+    session.report.say(f"  ! {error.message} {error.cause}".rstrip())
+    session.report.say(f"  ! later, {SYNC}")
 
 
 def unreachable(error: DdtreectlError) -> RouterFacts:
