@@ -37,7 +37,7 @@ from bench.round_cases import (
 )
 from ddtree_engine.captured_graph import CapturedGraph
 from ddtree_engine.ops import split_kv
-from ddtree_engine.ops.tree_gdn import kernel as tree_gdn
+from ddtree_engine.ops.tree_gdn.tiling import Tiling
 
 REPLAYS = 20
 
@@ -104,11 +104,11 @@ def tilings(inputs: Inputs, prefix: int) -> Iterator[tuple[int, Case]]:
     for rows, tile, count, values, warps in (
         *((17, 16, 1, values, warps) for values in (16, 32, 64) for warps in (1, 2, 4)),
         *((33, 32, 1, values, warps) for values in (32, 64) for warps in (2, 4)),
-        # Not 32 values, and not eight warps with two tiles: `tree_gdn.choose_tiling` says why.
+        # Not 32 values, and not eight warps with two tiles: `choose_tiling` says why.
         *((65, 64, 1, values, warps) for values in (64, 128) for warps in (4, 8)),
         (129, 64, 2, 64, 4),
     ):
-        yield rows, gdn_case(inputs, rows, tiling=tree_gdn.Tiling(tile, count, values, warps))
+        yield rows, gdn_case(inputs, rows, tiling=Tiling(tile, count, values, warps))
     for rows in (17, 65, 129):
         for tile, columns, warps, stages in (
             *((64, 64, 8, 2), (64, 64, 4, 2), (64, 32, 4, 2), (64, 32, 4, 3)),

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bench.kernel_inputs import BLOCK, Case, Inputs, double, flat, single, size
 from ddtree_engine.ops import split_kv
+from ddtree_engine.ops.ancestor_bits import kernel as ancestor_bits
 from ddtree_engine.ops.drafter_attention import kernel as drafter_attention
 from ddtree_engine.ops.drafter_attention import vectorized as drafter_attention_torch
 from ddtree_engine.ops.gated_norm import kernel as gated_norm
@@ -22,6 +23,8 @@ from ddtree_engine.ops.tree_conv import kernel as tree_conv
 from ddtree_engine.ops.tree_conv import vectorized as tree_conv_torch
 from ddtree_engine.ops.tree_gdn import kernel as tree_gdn
 from ddtree_engine.ops.tree_gdn import vectorized as tree_gdn_torch
+from ddtree_engine.ops.tree_gdn.products import Precision
+from ddtree_engine.ops.tree_gdn.tiling import Tiling
 
 
 def conv_case(inputs: Inputs, nodes: int) -> Case:
@@ -109,11 +112,13 @@ def gdn_case(
     inputs: Inputs,
     nodes: int,
     dtype: torch.dtype = torch.bfloat16,
-    precision: tree_gdn.Precision | None = None,
-    tiling: tree_gdn.Tiling | None = None,
+    precision: Precision | None = None,
+    tiling: Tiling | None = None,
 ) -> Case:
-    """The recurrence of one layer over the tree."""
+    """The recurrence of one layer over the tree, whose bits a pass makes once."""
     ancestors = inputs.ancestors(nodes)
+    bits = ancestor_bits.ancestor_bits(ancestors)
+    run = partial(tree_gdn.tree_gdn, bits=bits, precision=precision, tiling=tiling)
     layers = [
         {**inputs.gdn(nodes, dtype), "ancestors": ancestors}
         for _ in range(inputs.shape.linear_layers)
@@ -126,7 +131,7 @@ def gdn_case(
         name += f" {tiling.rows}x{tiling.tiles} dv {tiling.values} warps {tiling.warps}"
     return Case(
         name,
-        [partial(tree_gdn.tree_gdn, **one, precision=precision, tiling=tiling) for one in layers],
+        [partial(run, **one) for one in layers],
         [partial(tree_gdn_torch.tree_gdn, **single(one)) for one in layers],
         lambda: tree_gdn_torch.tree_gdn(**double(first)),
         size(*(first[n] for n in ("q", "k", "v", "v", "g", "beta", "state"))),

@@ -82,6 +82,7 @@ class GatedDeltaNet(nn.Module):
         tail: Tensor,
         state: Tensor,
         ancestors: Tensor,
+        bits: Tensor | None,
         taps: Tensor,
         stash: Stash,
         kept: Tensor,
@@ -94,6 +95,7 @@ class GatedDeltaNet(nn.Module):
             tail: [B, K-1, C], last inputs of the convolution; only read.
             state: [B, HV, dk, dv] float32; only read.
             ancestors: [B, N, N] bool.
+            bits: their `ancestor_bits`.
             taps: [B, N, K] as in `tree_conv`.
             stash: gets the nodes' decays and strengths.
             kept: [B, N, C] that gets their inputs of the convolution, for the commit.
@@ -123,7 +125,7 @@ class GatedDeltaNet(nn.Module):
             )
             stash.log_decays.append(g)
             stash.strengths.append(beta)
-            out = tree_gdn(q, k, v, g, beta, state, ancestors)
+            out = tree_gdn(q, k, v, g, beta, state, ancestors, bits)
         gated = gated_norm(
             out,
             torch.unflatten(z, -1, out.shape[2:]),

@@ -13,6 +13,7 @@ from ddtree_engine.config import LayerType, TargetConfig
 from ddtree_engine.fused_linear import give_back
 from ddtree_engine.mlp import GatedMLP
 from ddtree_engine.norm import RMSNorm
+from ddtree_engine.ops.ancestor_bits import ancestor_bits
 from ddtree_engine.ops.few_rows_linear import few_rows_linear
 from ddtree_engine.rope import RotaryEmbedding
 from ddtree_engine.target.attention import Attention
@@ -179,7 +180,9 @@ class TargetModel(nn.Module):
         rope = self.rope(lengths[:, None] + batch.depths)
         stash = Stash()
         stream = self.embed(batch.tokens)
+        bits: Tensor | None = None
         if self.config.linear is not None:
+            bits = ancestor_bits(batch.recurrent_ancestors)
             shape = (len(self.config.linear_layers), *batch.tokens.shape)
             stash.conv_inputs = stream.new_empty(*shape, self.config.linear.conv_dim)
         features = stream.new_empty(*batch.tokens.shape, len(feature_layers), stream.shape[-1])
@@ -198,6 +201,7 @@ class TargetModel(nn.Module):
                     cache.tails[recurrent, rows],
                     cache.states[recurrent, rows],
                     batch.recurrent_ancestors,
+                    bits,
                     batch.taps,
                     stash,
                     stash.conv_inputs[recurrent],

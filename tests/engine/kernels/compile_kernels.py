@@ -14,6 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from ddtree_engine.ops import split_kv
+from ddtree_engine.ops.ancestor_bits import kernel as ancestor_bits
 from ddtree_engine.ops.choose_nodes import kernel as choose_nodes
 from ddtree_engine.ops.conv_commit import kernel as conv_commit
 from ddtree_engine.ops.draft_trees import kernel as draft_trees
@@ -30,6 +31,8 @@ from ddtree_engine.ops.silu_mul import kernel as silu_mul
 from ddtree_engine.ops.topk_logprob import kernel as topk_logprob
 from ddtree_engine.ops.tree_conv import kernel as tree_conv
 from ddtree_engine.ops.tree_gdn import kernel as tree_gdn
+from ddtree_engine.ops.tree_gdn.products import Precision
+from ddtree_engine.ops.tree_gdn.tiling import choose_tiling
 from ddtree_engine.ops.tree_walk import kernel as tree_walk
 
 POINTERS = {
@@ -41,7 +44,7 @@ POINTERS = {
     **dict.fromkeys(["seeds", "top_ks", "chosen"], "*i64"),
     **dict.fromkeys(["noise", "temperatures"], "*fp32"),
     "top_ps": "*fp64",
-    "arrived": "*i32",
+    **dict.fromkeys(["arrived", "bits"], "*i32"),
     **dict.fromkeys(["scale", "eps"], "fp32"),
     "log_probs": "*fp32",
     "ancestors": "*i1",
@@ -125,16 +128,19 @@ def main() -> None:
             4,
             cut.stages,
         )
-    for nodes, floats in ((1, "bf16"), (65, "bf16"), (129, "bf16"), (65, "fp32")):
-        precision: tree_gdn.Precision = "tf32x3" if floats == "fp32" else "fp16"
-        rows, tiles, values, warps = tree_gdn.choose_tiling(nodes, 128, precision)
-        sizes = {"GROUP": 3, "ROWS": rows, "TILES": tiles, "KEY": 128, "VALUE": values}
-        constants = {**sizes, "PRECISION": precision}
+    bits = {"NODES": ancestor_bits.BLOCK_NODES, "WORDS": 4, "WORD_BITS": 32}
+    show("ancestor_bits", ancestor_bits._ancestor_bits, bits, 2)
+    dims = {"GROUP": 3, "KEY_DIM": 128, "VALUE_DIM": 128, "KEY": 128}
+    for nodes, floats in (
+        *((nodes, "bf16") for nodes in (1, 17, 33, 65, 129)),
+        *((nodes, "fp16") for nodes in (65, 129)),
+        *((nodes, "fp32") for nodes in (17, 65)),
+    ):
+        precision: Precision = {"fp32": "tf32x3", "fp16": "tf32"}.get(floats, "fp16")
+        rows, tiles, values, warps = choose_tiling(nodes, 128, precision)
+        cut = {"ROWS": rows, "TILES": tiles, "VALUE": values, "PRECISION": precision}
         name = f"tree_gdn of {nodes} in {floats}"
-        show(name, tree_gdn._tree_gdn, constants, warps, floats=floats)
-    # Small ones compile in less time.
-    sizes = {"GROUP": 3, "ROWS": 16, "TILES": 2, "KEY": 16, "VALUE": 16}
-    show("tree_gdn of two tiles", tree_gdn._tree_gdn, {**sizes, "PRECISION": "tf32x3"})
+        show(name, tree_gdn._tree_gdn, {**dims, **cut}, warps, floats=floats)
     show("kv_commit", kv_commit._kv_commit, {"SIZE": 1024})
     show("conv_commit", conv_commit._conv_commit, {"TAIL": 3, "CHANNELS": 1024})
     show("topk_logprob", topk_logprob._best_of_piece, {"K": 16, "SIZE": 2048})

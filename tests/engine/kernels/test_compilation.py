@@ -35,5 +35,5 @@ def test_compiles_and_fits(capability: int, memory: int) -> None:
     )
     assert done.returncode == 0, done.stderr
     needs = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
-    assert len(needs) == 36
+    assert len(needs) == 42
     assert {name: n for name, n in needs.items() if int(n) > memory} == {}

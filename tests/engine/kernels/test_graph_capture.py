@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ddtree_engine.captured_graph import CapturedGraph
 from ddtree_engine.norm import l2_normalize
+from ddtree_engine.ops.ancestor_bits import ancestor_bits
 from ddtree_engine.ops.conv_commit import conv_commit
 from ddtree_engine.ops.draft_trees import draft_trees
 from ddtree_engine.ops.drafter_attention import drafter_attention
@@ -99,7 +100,9 @@ def one_round(x: dict[str, Tensor]) -> list[Tensor]:
         kept=kept,
         **scaled,
     )
-    recurrent = tree_gdn(*inputs, x["state"][0], trees.ancestors)
+    bits = ancestor_bits(trees.ancestors)
+    assert bits is not None
+    recurrent = tree_gdn(*inputs, x["state"][0], trees.ancestors, bits)
     context = (x["keys"][0], x["values"][0], x["lengths"], x["k"], x["v"])
     attended = tree_attention(x["q"], *context, trees.ancestors, DIM**-0.5, x["gate"], **scaled)
     drafted = drafter_attention(x["q"], *context, causal=True, window=40, scale=DIM**-0.5)
@@ -114,7 +117,7 @@ def one_round(x: dict[str, Tensor]) -> list[Tensor]:
     kv_commit(k, v, *path, x["lengths"], x["keys"], x["values"])
     conv_commit(mixed, *path, x["tail"])
     gated = gated_norm(recurrent, x["z"], x["norm"], 1e-6, **scaled)
-    found = [*trees, *walk, convolved, recurrent, attended, drafted, gated]
+    found = [*trees, *walk, bits, convolved, recurrent, attended, drafted, gated]
     return [*found, *(x[name] for name in ("state", "keys", "values", "tail"))]
 
 
