@@ -62,6 +62,18 @@ def test_gdn_inputs(nodes: int, value_dim: int, form: str, device: torch.device)
         assert torch.equal(got[0, sound], want[0, sound])
 
 
+def test_committed_inputs_of_another_dtype_are_left_to_pytorch() -> None:
+    """One load takes a row from either, so both have to be of one dtype."""
+    from ddtree_engine.ops.gdn_inputs import kernel as inputs_kernel
+    from ddtree_engine.ops.tree_conv import kernel as conv_kernel
+
+    tensors, _ = projections(9, 12)
+    x, tail, a, b = (tensors[name] for name in ("x", "tail", "a", "b"))
+    for dtype, takes in ((torch.float32, True), (torch.float16, False)):
+        assert inputs_kernel.supports(x, tail.to(dtype), a, b, None) == takes
+        assert conv_kernel.supports(x, tail.to(dtype)) == takes
+
+
 def scaled_projections(
     nodes: int, dtype: torch.dtype
 ) -> tuple[dict[str, Tensor], Tensor, list[int]]:

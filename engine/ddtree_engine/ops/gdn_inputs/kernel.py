@@ -78,6 +78,13 @@ def _gdn_inputs(
             mask=mask,
             other=0.0,
         )
+    # What the gates need is on its way while rows are gathered.
+    gated = some_node & is_value
+    step = tl.load(a + request * a_batch + node * a_node + value_head, mask=gated, other=0.0)
+    write = tl.load(b + request * b_batch + node * b_node + value_head, mask=gated, other=0.0)
+    step, write = step.to(tl.float32), write.to(tl.float32)
+    bias = tl.load(dt_bias + value_head, mask=is_value, other=0.0).to(tl.float32)
+    rate = tl.load(A_log + value_head, mask=is_value, other=0.0).to(tl.float32)
     mixed = convolve(
         x + request * x_batch,
         tail + request * tail_batch,
@@ -99,29 +106,17 @@ def _gdn_inputs(
         NODES,
         DIM,
     )
-    if KEEPS:
-        # After the convolution, whose loads would wait for a store before them.
-        if SCALED:
-            own = (own.to(tl.float32) * factor[:, None]).to(x.dtype.element_ty)
-        copy = kept + row[:, None].to(tl.int64) * channels + (first + dim)[None, :]
-        tl.store(copy, own, mask=mask)
     if is_value:
         at = row * value_heads + value_head
         tl.store(
             v + at[:, None] * value_dim + dim[None, :], mixed.to(v.dtype.element_ty), mask=mask
         )
-        step = tl.load(a + request * a_batch + node * a_node + value_head, mask=some_node, other=0)
-        step = step.to(tl.float32)
         if SCALED:
             step *= factor
-        step += tl.load(dt_bias + value_head).to(tl.float32)
-        softplus = tl.where(step > 20.0, step, tl.log(1.0 + tl.exp(tl.minimum(step, 20.0))))
-        decay = -tl.exp(tl.load(A_log + value_head).to(tl.float32)) * softplus
-        tl.store(g + at, decay, mask=some_node)
-        write = tl.load(b + request * b_batch + node * b_node + value_head, mask=some_node, other=0)
-        write = write.to(tl.float32)
-        if SCALED:
             write *= factor
+        step += bias
+        softplus = tl.where(step > 20.0, step, tl.log(1.0 + tl.exp(tl.minimum(step, 20.0))))
+        tl.store(g + at, -tl.exp(rate) * softplus, mask=some_node)
         tl.store(beta + at, 1.0 / (1.0 + tl.exp(-write)), mask=some_node)
     else:
         squares = tl.sum(tl.where(mask, mixed * mixed, 0.0), axis=1)
@@ -132,11 +127,18 @@ def _gdn_inputs(
         else:
             key = (row * KEY_HEADS + head - KEY_HEADS)[:, None] * KEY_DIM + dim[None, :]
             tl.store(k + key, mixed.to(k.dtype.element_ty), mask=mask)
+    if KEEPS:
+        # Last: what it writes and what is read may be one place to the compiler, so that a load
+        # after it would wait for it.
+        if SCALED:
+            own = (own.to(tl.float32) * factor[:, None]).to(x.dtype.element_ty)
+        copy = kept + row[:, None].to(tl.int64) * channels + (first + dim)[None, :]
+        tl.store(copy, own, mask=mask)
 
 
 def supports(x: Tensor, tail: Tensor, a: Tensor, b: Tensor, kept: Tensor | None) -> bool:
-    """Whether the kernel takes these strides; if not, `vectorized.py` does."""
-    if kept is not None and not kept.is_contiguous():
+    """Whether the kernel takes these strides and dtypes; if not, `vectorized.py` does."""
+    if x.dtype != tail.dtype or (kept is not None and not kept.is_contiguous()):
         return False
     return all(t.stride(2) == 1 for t in (x, tail, a, b))
 

@@ -13,9 +13,10 @@ __all__ = ["tree_conv"]
 
 def tree_conv(x: Tensor, tail: Tensor, taps: Tensor, weight: Tensor) -> Tensor:
     """See `naive.tree_conv`."""
-    if runs_kernel(x, tail, weight) and x.stride(2) == 1 and tail.stride(2) == 1:
+    if runs_kernel(x, tail, weight):
         from ddtree_engine.ops.tree_conv import kernel
 
-        with torch.cuda.device(x.device):
-            return kernel.tree_conv(x, tail, taps, weight)
+        if kernel.supports(x, tail):
+            with torch.cuda.device(x.device):
+                return kernel.tree_conv(x, tail, taps, weight)
     return vectorized.tree_conv(x, tail, taps, weight)

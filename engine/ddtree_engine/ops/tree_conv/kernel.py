@@ -38,32 +38,27 @@ def convolve(
 ):
     """Some nodes and channels of one request after convolution and SiLU, in float32.
 
+    `x` and `tail` are of one dtype, so that one load takes a row from either: a lane waits for one.
+
     Where SCALED, each row of `x` is multiplied by its own factor of `row_scale` and rounded to the
     dtype of `x`, as it is before it becomes a row of `tail`, which has its factor already.
     """
+    mask = some_node[:, None] & some_channel[None, :]
     total = tl.zeros([NODES, CHANNELS], tl.float32)
     for tap in tl.static_range(K):
         row = tl.load(taps + node * taps_node + tap * taps_tap, mask=some_node, other=0)
-        committed = row < K - 1
-        if SCALED:
-            factor = tl.load(row_scale + row - (K - 1), mask=some_node & (row >= K - 1), other=1.0)
-        old = tl.load(
-            tail + row[:, None] * tail_row + channel[None, :],
-            mask=(some_node & committed)[:, None] & some_channel[None, :],
-            other=0.0,
-        )
-        new = tl.load(
-            x + (row - (K - 1))[:, None] * x_node + channel[None, :],
-            mask=(some_node & (row >= K - 1))[:, None] & some_channel[None, :],
-            other=0.0,
-        )
+        row = row.to(tl.int32)
+        new = row - (K - 1)
+        if SCALED:  # a committed row has no factor: times 1 it is what it was, bit for bit
+            factor = tl.load(row_scale + new, mask=some_node & (new >= 0), other=1.0)
+        at = tl.where(new < 0, tail + row * tail_row, x + new * x_node)
+        source = tl.load(at[:, None] + channel[None, :], mask=mask, other=0.0)
         filter_tap = tl.load(
             weight + channel * weight_channel + tap * weight_tap, mask=some_channel, other=0.0
         )
         if SCALED:
-            new = (new.to(tl.float32) * factor[:, None]).to(x.dtype.element_ty)
-        source = tl.where(committed[:, None], old.to(tl.float32), new.to(tl.float32))
-        total += source * filter_tap.to(tl.float32)[None, :]
+            source = (source.to(tl.float32) * factor[:, None]).to(x.dtype.element_ty)
+        total += source.to(tl.float32) * filter_tap.to(tl.float32)[None, :]
     return total / (1.0 + tl.exp(-total))
 
 
@@ -121,10 +116,14 @@ def _tree_conv(
     )
 
 
+def supports(x: Tensor, tail: Tensor) -> bool:
+    """Whether the kernel takes these strides and dtypes; if not, `vectorized.py` does."""
+    return x.dtype == tail.dtype and x.stride(2) == 1 and tail.stride(2) == 1
+
+
 def tree_conv(x: Tensor, tail: Tensor, taps: Tensor, weight: Tensor) -> Tensor:
-    """See `naive.tree_conv`. The last dimension of `x` and of `tail` is contiguous."""
-    assert x.stride(2) == 1
-    assert tail.stride(2) == 1
+    """See `naive.tree_conv`, of what it `supports`."""
+    assert supports(x, tail)
     B, N, C = x.shape
     out = torch.empty(B, N, C, dtype=x.dtype, device=x.device)
     grid = (triton.cdiv(C, BLOCK_CHANNELS), triton.cdiv(N, BLOCK_NODES), B)
