@@ -6,7 +6,7 @@ refused here.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -14,6 +14,16 @@ from ddtree_engine.config import DrafterLayerType, LayerType
 
 MAX_BLOCK_SIZE = 64
 """Longest block of a drafter: the scores of a tree of that depth fit 64 bits (see `tree.py`)."""
+
+MAX_SIZE = 1 << 24
+"""Largest dimension of a tensor: the largest vocabularies have a sixtieth of it, and the bytes of a
+matrix of that many rows and columns are counted in 64 bits."""
+
+MAX_LAYERS = 4096
+"""Most layers; a model is laid out before its weights are looked at."""
+
+Size = Annotated[int, Field(gt=0, le=MAX_SIZE)]
+Layers = Annotated[int, Field(gt=0, le=MAX_LAYERS)]
 
 
 class RawRope(BaseModel):
@@ -33,17 +43,17 @@ class RawModel(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    vocab_size: int = Field(gt=0)
-    hidden_size: int = Field(gt=0)
-    intermediate_size: int = Field(gt=0)
-    num_hidden_layers: int = Field(gt=0)
-    num_attention_heads: int = Field(gt=0)
-    num_key_value_heads: int = Field(gt=0)
-    head_dim: int = Field(gt=0)
+    vocab_size: Size
+    hidden_size: Size
+    intermediate_size: Size
+    num_hidden_layers: Layers
+    num_attention_heads: Size
+    num_key_value_heads: Size
+    head_dim: Size
     hidden_act: str = "silu"
     rms_norm_eps: float = Field(gt=0, allow_inf_nan=False)
     attention_bias: bool = False
-    max_position_embeddings: int = Field(gt=0)
+    max_position_embeddings: int = Field(gt=1)
     tie_word_embeddings: bool = False
     rope_theta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     rope_parameters: RawRope | None = None
@@ -58,6 +68,7 @@ class RawModel(BaseModel):
             raise ValueError("attention_bias is not supported")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError("num_attention_heads must be a multiple of num_key_value_heads")
+        _check_width("head_dim", self.num_attention_heads, self.head_dim)
         for rope in (self.rope_parameters, self.rope_scaling):
             for kind in () if rope is None else (rope.rope_type, rope.type):
                 if kind != "default":
@@ -88,6 +99,11 @@ def rotated_pairs(rotary_dim: int) -> int:
     return rotary_dim
 
 
+def _check_width(name: str, heads: int, size: int) -> None:
+    if heads * size > MAX_SIZE:
+        raise ValueError(f"{name} {size} of {heads} heads makes a layer wider than {MAX_SIZE}")
+
+
 def _check_layer_count(layer_types: list[Any] | None, layers: int) -> None:
     if layer_types is not None and len(layer_types) != layers:
         raise ValueError(
@@ -112,11 +128,11 @@ class RawDense(RawModel):
 class RawHybrid(RawModel):
     """A Qwen3.5 hybrid target; `text_config` of the multimodal class."""
 
-    linear_num_key_heads: int = Field(gt=0)
-    linear_num_value_heads: int = Field(gt=0)
-    linear_key_head_dim: int = Field(gt=0)
-    linear_value_head_dim: int = Field(gt=0)
-    linear_conv_kernel_dim: int = Field(gt=1)
+    linear_num_key_heads: Size
+    linear_num_value_heads: Size
+    linear_key_head_dim: Size
+    linear_value_head_dim: Size
+    linear_conv_kernel_dim: int = Field(gt=1, le=MAX_SIZE)
     full_attention_interval: int = Field(default=4, gt=0)
     layer_types: list[LayerType] | None = None
     attn_output_gate: bool = True
@@ -125,6 +141,11 @@ class RawHybrid(RawModel):
     def _consistent(self) -> RawHybrid:
         if self.linear_num_value_heads % self.linear_num_key_heads:
             raise ValueError("linear_num_value_heads must be a multiple of linear_num_key_heads")
+        for name, size in (
+            ("linear_key_head_dim", self.linear_key_head_dim),
+            ("linear_value_head_dim", self.linear_value_head_dim),
+        ):
+            _check_width(name, self.linear_num_value_heads, size)
         _check_layer_count(self.layer_types, self.num_hidden_layers)
         return self
 
@@ -135,7 +156,7 @@ class RawDFlash(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     mask_token_id: int = Field(ge=0)
-    target_layer_ids: list[int] = Field(min_length=1)
+    target_layer_ids: list[int] = Field(min_length=1, max_length=MAX_LAYERS)
 
 
 class RawDrafter(RawModel):
@@ -143,9 +164,9 @@ class RawDrafter(RawModel):
 
     block_size: int = Field(gt=1, le=MAX_BLOCK_SIZE)
     dflash_config: RawDFlash
-    num_target_layers: int = Field(gt=0)
+    num_target_layers: Layers
     layer_types: list[DrafterLayerType] | None = None
-    sliding_window: int | None = None
+    sliding_window: int | None = Field(default=None, le=MAX_SIZE)
     use_sliding_window: bool = False
     is_causal: bool | None = None
 

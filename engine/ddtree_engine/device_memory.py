@@ -19,6 +19,13 @@ def and_free(device: torch.device) -> str:
     return f", and {gibibytes(free)} of {gibibytes(total)} are free"
 
 
+def is_shortage(error: BaseException) -> bool:
+    """Whether an error says that memory has run out; PyTorch has no type for that of a CPU."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator: " in str(error)
+
+
 @contextmanager
 def step_within_memory(requests: int, device: torch.device) -> Iterator[None]:
     """A step of so many requests.
@@ -28,7 +35,9 @@ def step_within_memory(requests: int, device: torch.device) -> Iterator[None]:
     """
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except (RuntimeError, MemoryError) as error:
+        if not is_shortage(error):
+            raise
         raise OutOfMemoryError(
             f"there is no memory for a step of {requests} requests{and_free(device)}",
             hint="serve with a smaller --max-running or --max-context, or free the device",

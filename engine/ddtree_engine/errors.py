@@ -31,6 +31,14 @@ class EngineError(Exception):
 class CheckpointError(EngineError):
     """A model folder that can't be loaded: missing file, wrong tensor, unknown architecture."""
 
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(
+            message,
+            hint=hint
+            or "the folder may be damaged, cut short, or of a model that this engine does not run: "
+            "compare it with its source",
+        )
+
 
 class RequestError(EngineError):
     """A request that can't be served as asked; the server answers 400."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence as SequenceOf
 import torch
 
 from ddtree_engine.cache_rows import CacheRows
-from ddtree_engine.device_memory import and_free
+from ddtree_engine.device_memory import and_free, is_shortage
 from ddtree_engine.errors import CapacityError
 from ddtree_engine.round_shapes import RoundShape
 from ddtree_engine.sequence import PREFILL_CHUNK
@@ -53,7 +53,9 @@ def rehearse(
             context=room,
         )
         prepare(largest)
-    except torch.OutOfMemoryError as error:
+    except (RuntimeError, MemoryError) as error:
+        if not is_shortage(error):
+            raise
         raise CapacityError(
             f"there is no memory for a round of {largest.rows} requests with {largest.budget} "
             f"nodes each and {room} tokens before them{and_free(device)}",

@@ -199,14 +199,23 @@ def test_every_problem_is_named_and_long_lists_are_cut(dflash: Path) -> None:
         ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.01}}, "can't turn"),
         ({"rms_norm_eps": float("inf")}, "rms_norm_eps: Input should be a finite number"),
         ({"text_config": "none"}, "is not usable"),
+        ({"hidden_size": 10**30}, "hidden_size: Input should be less than or equal to 16777216"),
+        ({"intermediate_size": 1 << 62}, "intermediate_size: Input should be less than or equal"),
+        ({"linear_conv_kernel_dim": 10**30}, "linear_conv_kernel_dim: Input should be less than"),
+        ({"head_dim": 1 << 24}, "makes a layer wider than 16777216"),
+        ({"linear_value_head_dim": 1 << 24}, "linear_value_head_dim 16777216 of"),
+        # Would be laid out layer by layer for as long as there is memory.
+        ({"num_hidden_layers": 10**10, "layer_types": None}, "num_hidden_layers: Input should be"),
+        ({"max_position_embeddings": 1}, "max_position_embeddings: Input should be greater than 1"),
     ],
 )
 def test_target_configs_that_are_refused(
     hybrid: Path, changes: dict[str, Any], message: str
 ) -> None:
     edit(hybrid, **changes)
-    with pytest.raises(CheckpointError, match=re.escape(message)):
+    with pytest.raises(CheckpointError, match=re.escape(message)) as error:
         read_target_config(hybrid)
+    assert error.value.hint is not None
 
 
 @pytest.mark.parametrize(
@@ -222,6 +231,8 @@ def test_target_configs_that_are_refused(
         ({"block_size": 1}, "block_size"),
         ({"block_size": MAX_BLOCK_SIZE + 1}, "block_size: Input should be less than or equal"),
         ({"head_dim": 7}, "can't turn 7 dimensions"),
+        ({"sliding_window": 10**30}, "sliding_window: Input should be less than or equal"),
+        ({"num_hidden_layers": 10**10, "layer_types": None}, "num_hidden_layers: Input should be"),
     ],
 )
 def test_drafter_configs_that_are_refused(

@@ -276,6 +276,20 @@ def test_a_context_that_no_memory_holds(target: TargetModel) -> None:
     assert error.value.hint is not None
 
 
+def test_a_rehearsal_without_memory_is_one_message(
+    target: TargetModel, drafter: DrafterModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = Decoder(target, drafter, rows=2, max_length=100)
+
+    def no_memory(*_: object, **__: object) -> None:
+        torch.empty(1 << 50, dtype=torch.uint8)
+
+    monkeypatch.setattr(decoder.target, "verify", no_memory)
+    with pytest.raises(CapacityError, match="no memory for a round of 2 requests") as error:
+        decoder.rehearse(budget=12, topk=3)
+    assert error.value.hint is not None
+
+
 def test_a_round_without_memory_leaves_no_trace(target: TargetModel, drafter: DrafterModel) -> None:
     """It is run again: evidence is counted once, and a failure is told by the round that ends."""
 

@@ -9,6 +9,8 @@ from ddtree_engine.errors import EngineError
 
 BACKLOG = 2048
 
+ADDRESSES = "`ip -brief address` names this machine's addresses; write IPv6 without brackets"
+
 
 def listen(host: str, port: int) -> socket.socket:
     """Listen on `host` and `port`; port 0 takes a free one.
@@ -24,7 +26,7 @@ def listen(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (OSError, UnicodeError) as error:  # the latter: no name could be spelt like that
-        raise EngineError(f"`{host}` is not an address of this machine") from error
+        raise EngineError(f"`{host}` is not an address of this machine", hint=ADDRESSES) from error
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -37,6 +39,10 @@ def listen(host: str, port: int) -> socket.socket:
                 f"port {port} on {host} is in use",
                 hint=f"`ss -ltnp 'sport = :{port}'` names the process; stop it or change --port",
             ) from None
-        raise EngineError(f"can't listen on {host} port {port}") from error
+        denied = error.errno == errno.EACCES
+        raise EngineError(
+            f"can't listen on {host} port {port}",
+            hint="ports below 1024 are for root; change --port" if denied else ADDRESSES,
+        ) from error
     listener.setblocking(False)
     return listener

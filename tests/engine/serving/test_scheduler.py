@@ -58,8 +58,18 @@ class SteppedDecoder(Decoder):
         assert self.at_round.acquire(timeout=30)
 
 
+def no_memory_of_a_gpu() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def no_memory_of_a_cpu() -> None:
+    torch.empty(1 << 50, dtype=torch.uint8)
+
+
 class LowMemory:
     """A target on a device that has memory for two requests a pass."""
+
+    run_out: Callable[[], None] = staticmethod(no_memory_of_a_gpu)
 
     def __init__(self, target: TargetModel) -> None:
         self._target = target
@@ -69,7 +79,7 @@ class LowMemory:
 
     def verify(self, batch: TreeBatch, *arguments: Any, **options: Any) -> Verification:
         if len(batch.tokens) > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            self.run_out()
         return self._target.verify(batch, *arguments, **options)
 
 
@@ -330,7 +340,11 @@ def test_draining_finishes_what_was_taken(engine: Engine) -> None:
         waits.outcome()
 
 
-def test_who_comes_when_memory_is_short_ends_and_the_others_go_on(engine: Engine) -> None:
+@pytest.mark.parametrize("run_out", [no_memory_of_a_gpu, no_memory_of_a_cpu])
+def test_who_comes_when_memory_is_short_ends_and_the_others_go_on(
+    engine: Engine, run_out: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LowMemory, "run_out", staticmethod(run_out))
     with running(engine) as (scheduler, _):
         alone = [Client(engine, f"{i} = ") for i in range(3)]
         for one in alone:

@@ -66,8 +66,10 @@ def test_addresses() -> None:
             listen("127.0.0.1", port)
     with pytest.raises(EngineError, match="is not an address of this machine"):
         listen("no.such.host.invalid", 0)
-    for impossible in ("a\udcff", "a" * 64, "a..b"):
-        with pytest.raises(EngineError, match="is not an address of this machine"):
+    for impossible in ("a\udcff", "a" * 64, "a..b", "[::1]", ""):
+        with pytest.raises(EngineError, match="is not an address of this machine") as error:
             listen(impossible, 0)
-    with pytest.raises(EngineError, match=r"can't listen on 192\.0\.2\.1"):
+        assert "IPv6 without brackets" in str(error.value.hint)
+    with pytest.raises(EngineError, match=r"can't listen on 192\.0\.2\.1") as error:
         listen("192.0.2.1", 0)
+    assert "names this machine's addresses" in str(error.value.hint)

@@ -229,9 +229,11 @@ def test_weights_that_are_not_there(checkpoint: tuple[Path, Path], tmp_path: Pat
         (hollow / name).write_bytes((checkpoint[0] / name).read_bytes())
     result = serve("--model", str(hollow), "--mode", "ar", "--port", "0")
     assert result.returncode == 1
-    assert result.stderr == (
-        f"error: `{hollow}` has neither model.safetensors nor model.safetensors.index.json\n"
+    error, hint = result.stderr.splitlines()
+    assert error == (
+        f"error: `{hollow}` has neither model.safetensors nor model.safetensors.index.json"
     )
+    assert hint.startswith("hint: the folder may be damaged, cut short,")
 
 
 def test_a_target_alone_from_the_first_answer_on(checkpoint: tuple[Path, Path]) -> None:
