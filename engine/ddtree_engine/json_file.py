@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ddtree_engine.errors import CheckpointError
+from ddtree_engine.readable import check_readable
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -15,6 +16,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: the file can't be read, is no JSON, or holds something else.
     """
+    check_readable(path)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

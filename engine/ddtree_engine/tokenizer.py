@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as Backend
 
 from ddtree_engine.errors import CheckpointError, RequestError
 from ddtree_engine.json_file import read_json_object
+from ddtree_engine.readable import check_readable
 
 
 class Tokenizer:
@@ -54,6 +55,7 @@ class Tokenizer:
                 f"`{folder}` has no tokenizer.json",
                 hint="copy the tokenizer files of the checkpoint beside its weights",
             )
+        check_readable(path)
         try:
             backend = Backend.from_file(str(path))
         except Exception as error:  # tokenizers raises bare Exception
@@ -147,6 +149,7 @@ def _eos_ids(folder: Path) -> frozenset[int]:
 def _chat_template(folder: Path) -> str | None:
     path = folder / "chat_template.jinja"
     if path.is_file():
+        check_readable(path)
         return path.read_text(encoding="utf-8")
     template = _json(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(template, list):

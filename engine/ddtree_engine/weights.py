@@ -11,6 +11,7 @@ from torch import nn
 
 from ddtree_engine.errors import CheckpointError
 from ddtree_engine.json_file import read_json_object
+from ddtree_engine.readable import check_readable
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -53,6 +54,7 @@ def tensor_headers(folder: Path) -> dict[str, tuple[tuple[int, ...], str]]:
     """Return shape and dtype of every tensor in `folder`, from the files' headers alone."""
     headers: dict[str, tuple[tuple[int, ...], str]] = {}
     for file in weight_files(folder):
+        check_readable(file)
         try:
             with safe_open(file, framework="pt") as reader:
                 for name in reader.keys():  # noqa: SIM118 - not a mapping

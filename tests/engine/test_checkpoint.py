@@ -16,9 +16,11 @@ from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 from ddtree_engine.config_fields import MAX_BLOCK_SIZE
 from ddtree_engine.config_file import read_drafter_config, read_target_config
 from ddtree_engine.drafter import DrafterModel, check_drafter, load_drafter
+from ddtree_engine.engine import load_engine
 from ddtree_engine.errors import CheckpointError
 from ddtree_engine.target import check_target, load_target
 from ddtree_engine.tree import MAX_DEPTH
+from tests.engine.another_user import as_another_user, readable_copy
 from tests.engine.conftest import drafter_config, randomize
 from tests.engine.test_transformers_parity import HYBRID
 
@@ -308,3 +310,16 @@ def test_folders_and_files_that_are_not_checkpoints(tmp_path: Path, hybrid: Path
     weights.unlink()
     with pytest.raises(CheckpointError, match=r"neither model\.safetensors nor"):
         load_target(hybrid, device=CPU, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_file_of_another_user(hybrid: Path, file: str) -> None:
+    """Not taken for one that is damaged: the libraries that parse it do not always say why."""
+    tokenizer = {"model": {"type": "BPE", "vocab": {}, "merges": []}}
+    (hybrid / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with readable_copy(hybrid) as folder:
+        (folder / file).chmod(0)
+        with as_another_user(), pytest.raises(CheckpointError) as error:
+            load_engine(folder, None, device="cpu")
+    assert error.value.message == f"`{folder / file}` can't be read"
+    assert f"`namei -l {folder / file}` shows where" in str(error.value.hint)

@@ -14,6 +14,7 @@ from types import ModuleType
 
 from ddtree_engine import __version__
 from ddtree_engine.errors import EngineError
+from ddtree_engine.readable import permission_hint
 
 COMMANDS = ("serve", "generate", "check", "bench", "inspect", "train")
 
@@ -61,7 +62,9 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except OSError as error:
         # A path too long, a folder that is not ours to look into, a full disk: wherever it shows.
-        print(EngineError(str(error)).render(), file=sys.stderr)
+        denied = isinstance(error, PermissionError) and error.filename is not None
+        hint = permission_hint(error.filename) if denied else None
+        print(EngineError(str(error), hint=hint).render(), file=sys.stderr)
         try:
             sys.stdout.flush()
         except OSError:

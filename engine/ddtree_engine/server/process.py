@@ -50,7 +50,7 @@ def serve(settings: Settings, listener: socket.socket) -> int:
     asyncio.run(_serve(service, listener))
     ended = service.stop(FLUSH_SECONDS)
     if service.failure is not None:
-        raise _failure(service.failure) from None
+        raise _failure(service.failure)
     if not ended:
         # Still loading, or stuck in a kernel: there is no other way to end a thread.
         if service.scheduler is None:

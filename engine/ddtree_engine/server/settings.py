@@ -9,6 +9,7 @@ from typing import Literal
 
 from ddtree_engine.budget_tuner import MOST, Budget
 from ddtree_engine.errors import EngineError
+from ddtree_engine.readable import permission_hint
 from ddtree_engine.tree import MAX_BUDGET, MAX_TOPK
 
 ModeName = Literal["ar", "linear", "shadow", "tree"]
@@ -88,7 +89,12 @@ def read_api_keys(path: Path) -> tuple[str, ...]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise EngineError(f"the API key file `{path}` can't be read") from error
+        raise EngineError(
+            f"the API key file `{path}` can't be read",
+            hint=permission_hint(path)
+            if isinstance(error, PermissionError)
+            else "give a text file with one key a line",
+        ) from error
     keys = tuple(line.strip() for line in lines if line.strip())
     if not keys:
         raise EngineError(

@@ -10,6 +10,7 @@ from ddtree_engine.cli.main import main
 from ddtree_engine.errors import EngineError
 from ddtree_engine.server.listener import listen
 from ddtree_engine.server.settings import read_api_keys
+from tests.engine.another_user import as_another_user, readable_copy
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,18 @@ def test_a_drafter_that_is_none(
     target, _ = checkpoint
     assert main(["serve", "--model", str(target), "--drafter", str(target)]) == 1
     assert "names the unknown drafter architecture" in capsys.readouterr().err
+
+
+def test_a_folder_of_another_user(
+    checkpoint: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with readable_copy(checkpoint[0]) as folder:
+        folder.chmod(0o600)
+        with as_another_user():
+            assert main(["serve", "--model", str(folder), "--mode", "ar"]) == 1
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error == f"error: [Errno 13] Permission denied: '{folder}/config.json'"
+    assert hint.startswith(f"hint: `namei -l {folder}/config.json` shows where user")
 
 
 def test_port_in_use(checkpoint: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

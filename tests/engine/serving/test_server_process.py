@@ -236,6 +236,17 @@ def test_weights_that_are_not_there(checkpoint: tuple[Path, Path], tmp_path: Pat
     assert hint.startswith("hint: the folder may be damaged, cut short,")
 
 
+def test_the_cause_of_a_failed_start_is_told(checkpoint: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes((checkpoint[0] / "config.json").read_bytes())
+    (tmp_path / "tokenizer.json").write_text("hello")
+    result = serve("--model", str(tmp_path), "--mode", "ar", "--port", "0")
+    assert result.returncode == 1
+    error, cause, hint = result.stderr.splitlines()
+    assert error == f"error: `{tmp_path}/tokenizer.json` is not a tokenizer"
+    assert cause.startswith("  caused by: expected value at line 1")
+    assert hint.startswith("hint: ")
+
+
 def test_a_target_alone_from_the_first_answer_on(checkpoint: tuple[Path, Path]) -> None:
     """Without a drafter `ar` runs; HTTP answers before the model is there."""
     with socket.socket() as probe:
