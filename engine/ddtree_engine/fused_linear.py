@@ -45,7 +45,7 @@ def project(x: Tensor, fused: Tensor | None, *linears: nn.Linear) -> Tensor:
 
 
 def project_beside(
-    x: Tensor, fused: Tensor | None, *linears: nn.Linear, busy: int
+    x: Tensor, fused: Tensor | None, *linears: nn.Linear
 ) -> tuple[Tensor, AbstractContextManager[None]]:
     """Like `project`, but outputs of the last of `linears` come while a recurrence works.
 
@@ -53,18 +53,15 @@ def project_beside(
         x: [B, N, K]
         fused: as of `fuse`; None if they are not fused.
         linears: the layers.
-        busy: programs of the recurrence, `tree_gdn`, that is launched next.
 
     Returns:
         The outputs, and a context to launch the recurrence in, entered at once: those of the last
         one are there behind it.
     """
-    plan = None
-    if fused is not None:
-        plan = plan_beside(x, fused, linears[-1].out_features, busy)
-    if fused is None or plan is None:
+    count = linears[-1].out_features
+    run = None if fused is None else plan_beside(x, fused[-count:])
+    if fused is None or run is None:
         return project(x, fused, *linears), nullcontext()
-    count, run = plan
     out = x.new_empty(*x.shape[:-1], len(fused))
     few_rows_linear_into(out[..., :-count], x, fused[:-count])
     return out, beside(lambda: run(out[..., -count:]), x.device)

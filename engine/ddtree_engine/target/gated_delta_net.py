@@ -14,7 +14,7 @@ from ddtree_engine.ops.chunk_gdn import chunk_gdn
 from ddtree_engine.ops.few_rows_linear import few_rows_linear_onto
 from ddtree_engine.ops.gated_norm import gated_norm
 from ddtree_engine.ops.gdn_inputs import gdn_inputs
-from ddtree_engine.ops.tree_gdn import tree_gdn, tree_gdn_programs
+from ddtree_engine.ops.tree_gdn import tree_gdn
 
 
 class GatedDeltaNet(nn.Module):
@@ -103,9 +103,7 @@ class GatedDeltaNet(nn.Module):
         linear = self.linear
         sizes = [one.out_features for one in self.projections]
         with norm.beside(stream) as (x, row_scale):
-            projected, while_z_comes = project_beside(
-                x, self._qkvbaz, *self.projections, busy=tree_gdn_programs(x, *state.shape[1::2])
-            )
+            projected, while_z_comes = project_beside(x, self._qkvbaz, *self.projections)
         inputs, b, a, z = torch.split(projected, sizes, dim=-1)
         with while_z_comes:
             q, k, v, g, beta = gdn_inputs(

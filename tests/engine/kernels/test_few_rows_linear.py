@@ -119,23 +119,15 @@ def test_how_many_products_cublas_does_the_work_in() -> None:
 def test_what_runs_beside_another_kernel_leaves_it_room(monkeypatch: pytest.MonkeyPatch) -> None:
     from ddtree_engine.ops.few_rows_linear import kernel
 
-    monkeypatch.setattr(kernel, "multiprocessors", lambda device: 132)
     for memory, fits in ((227 << 10, True), (99 << 10, False)):
         monkeypatch.setattr(kernel, "shared_memory", lambda device, memory=memory: memory)
-        for rows in (8, 16, 33, 65, 66, 129):
-            plan = kernel.plan_beside(torch.empty(1, rows, 128), 6144, 96)
-            if not fits and rows > 32:
-                assert plan is None
-                continue
-            if plan is None:
-                continue
-            outputs, (tile, stages, parts) = plan
-            assert parts == 1
-            assert outputs == (6144 if rows <= 65 else 36 * 128)
-            block = 2 * kernel.COLUMNS * (tile + sum(kernel.split_rows(rows)))
-            assert stages * block <= memory - (72 << 10 if rows <= 65 else 0)
-        assert kernel.plan_beside(torch.empty(1, 1, 128), 6144, 96) is None
-        assert kernel.plan_beside(torch.empty(1, 129, 128), 6144, 132) is None
+        for rows in (1, 8, 16, 33, 65, 66, 129):
+            plan = kernel.plan_beside(torch.empty(1, rows, 128))
+            assert (plan is not None) == (fits and 8 <= rows <= 65)
+            if plan is not None:
+                block = 2 * kernel.COLUMNS * (plan.outputs + sum(kernel.split_rows(rows)))
+                assert plan.parts == 1
+                assert plan.stages * block <= memory - (72 << 10)
 
 
 def test_where_the_kernel_was_faster() -> None:

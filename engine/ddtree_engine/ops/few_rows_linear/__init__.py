@@ -90,32 +90,26 @@ def few_rows_linear_into(out: Tensor, x: Tensor, weight: Tensor) -> None:
     vectorized.few_rows_linear_into(out, x, weight)
 
 
-def plan_beside(
-    x: Tensor, weight: Tensor, last: int, busy: int
-) -> tuple[int, Callable[[Tensor], None]] | None:
-    """Plan to do some of the last outputs beside a recurrence that is launched after the others.
+def plan_beside(x: Tensor, weight: Tensor) -> Callable[[Tensor], None] | None:
+    """Plan to do a product beside a recurrence that is launched after it.
 
     Args:
         x: [B, N, K]
         weight: [M, K]
-        last: how many outputs may be done so.
-        busy: programs of the recurrence, `tree_gdn`.
 
     Returns:
-        How many of the outputs it pays for, and what writes them to [1, N, that many], columns of a
-        wider tensor; None where it pays for none.
+        What writes the product to [1, N, M], columns of a wider tensor; None where none pays.
     """
     if x.shape[0] != 1 or not runs_kernel(x, weight):
         return None
     from ddtree_engine.ops.few_rows_linear import kernel
 
-    plan = kernel.plan_beside(x, last, busy) if kernel.takes(x, weight) else None
-    if plan is None:
+    tiling = kernel.plan_beside(x) if kernel.takes(x, weight) else None
+    if tiling is None:
         return None
-    outputs, tiling = plan
 
     def run(out: Tensor) -> None:
         with torch.cuda.device(x.device):
-            kernel.few_rows_linear(x, weight[-outputs:], out=out[0], tiling=tiling)
+            kernel.few_rows_linear(x, weight, out=out[0], tiling=tiling)
 
-    return outputs, run
+    return run

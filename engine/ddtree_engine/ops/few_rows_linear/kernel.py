@@ -21,12 +21,12 @@ _NONE = 1 << 62
 FASTER = ((7, 8192, 8192), (32, 14336, _NONE), (64, 16384, _NONE))
 """Up to so many rows of x the kernel was measured to be faster than cuBLAS with weights of at least
 so many rows, or so many columns."""
-BESIDE_ROWS = range(8, 145)
-"""Rows of x whose product gains from running beside `tree_gdn`: one row has little to hide."""
-_SHARING_ROWS = 65
-"""Up to here both fit one multiprocessor; a larger tile of `tree_gdn` takes all its registers."""
+BESIDE_ROWS = range(8, 66)
+"""Rows of x whose product gains from running beside `tree_gdn`: one row has little to hide, and a
+tree of more nodes takes all registers of a multiprocessor."""
 _OTHERS = 72 << 10
-"""Bytes of shared memory that `tree_gdn` and the kernel before it have at most up to there."""
+"""Bytes of shared memory that `tree_gdn` and the kernel before it have at most."""
+_BESIDE_TILE = 64
 COLUMNS = 64
 _MAX_PIECES = 8192
 
@@ -165,30 +165,17 @@ def takes(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-def plan_beside(x: Tensor, outputs: int, busy: int) -> tuple[int, Tiling] | None:
-    """How much of a product to do beside `tree_gdn`, and how; None where it does not pay.
+def plan_beside(x: Tensor) -> Tiling | None:
+    """How to multiply `x` [B, N, K] beside `tree_gdn`; None where it does not pay.
 
-    Args:
-        x: [B, N, K]
-        outputs: that may be done there.
-        busy: programs of `tree_gdn`.
-
-    Returns:
-        How many of the last outputs, and their tiling. Where the two fit one multiprocessor: small
-        tiles, as many of them in flight as fit. Else as many tiles as there are multiprocessors
-        left, large ones, to have much in flight in each.
+    Small tiles, as many of them in flight as shared memory has room for beside the recurrence.
     """
     rows = x.numel() // x.shape[-1]
     if rows not in BESIDE_ROWS:
         return None
-    memory = shared_memory(x.device)
-    sharing = rows <= _SHARING_ROWS
-    tile = 64 if sharing else 128
-    if not sharing:
-        outputs = min(outputs, tile * (multiprocessors(x.device) - busy))
-    block = 2 * COLUMNS * (tile + sum(split_rows(rows)))
-    stages = min(8 if sharing else 6, (memory - (_OTHERS if sharing else 0)) // block)
-    return (outputs, Tiling(tile, stages, 1)) if outputs > 0 and stages >= 4 else None
+    block = 2 * COLUMNS * (_BESIDE_TILE + sum(split_rows(rows)))
+    stages = min(8, (shared_memory(x.device) - _OTHERS) // block)
+    return Tiling(_BESIDE_TILE, stages, 1) if stages >= 4 else None
 
 
 def split_rows(rows: int) -> tuple[int, int]:

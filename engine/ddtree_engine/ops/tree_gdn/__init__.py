@@ -8,7 +8,7 @@ from torch import Tensor
 from ddtree_engine.ops.device import runs_kernel
 from ddtree_engine.ops.tree_gdn import vectorized
 
-__all__ = ["tree_gdn", "tree_gdn_programs"]
+__all__ = ["tree_gdn"]
 
 
 def tree_gdn(
@@ -32,13 +32,3 @@ def tree_gdn(
             with torch.cuda.device(q.device):
                 return kernel.tree_gdn(q, k, v, g, beta, state, ancestors, bits)
     return vectorized.tree_gdn(q, k, v, g, beta, state, ancestors)
-
-
-def tree_gdn_programs(x: Tensor, heads: int, value_dim: int) -> int:
-    """How many programs the kernel has for nodes `x` [B, N, *]; 0 where it does not run."""
-    if not runs_kernel(x):
-        return 0
-    from ddtree_engine.ops.tree_gdn.tiling import PRECISIONS, choose_tiling
-
-    tiling = choose_tiling(x.shape[1], value_dim, PRECISIONS[x.dtype])
-    return -(-value_dim // tiling.values) * heads * x.shape[0]
