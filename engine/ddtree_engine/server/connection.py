@@ -54,6 +54,9 @@ class Connection(H11Protocol):
         """Answer what is no HTTP, in OpenAI's form."""
         self._refuse(400, msg)
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing of a client that asks for WebSockets: its request is served without."""
+
     @property
     def _answering(self) -> bool:
         """Whether a request has come whose answer is not complete."""

@@ -79,6 +79,7 @@ class LimitBody:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; its body can't be read past the limits."""
         read, whole = 0, False
+        announced = _announced_bytes(scope)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._seconds
 
@@ -86,6 +87,8 @@ class LimitBody:
             nonlocal read, whole
             if whole:  # what comes after the body is the end, which may be far off
                 return await receive()
+            if announced > self._limit:
+                raise self._too_large()
             try:
                 async with asyncio.timeout_at(deadline):
                     message = await receive()
@@ -98,14 +101,21 @@ class LimitBody:
             read += len(message.get("body", b""))
             whole = not message.get("more_body", False)
             if read > self._limit:
-                raise HTTPException(
-                    413,
-                    f"the body is over the limit of {self._limit} bytes",
-                    {"connection": "close"},
-                )
+                raise self._too_large()
             return message
 
         await self._app(scope, count, send)
+
+    def _too_large(self) -> HTTPException:
+        return HTTPException(
+            413, f"the body is over the limit of {self._limit} bytes", {"connection": "close"}
+        )
+
+
+def _announced_bytes(scope: Scope) -> int:
+    """Length of a body that its header tells; 0 where it does not."""
+    length = Headers(scope=scope).get("content-length", "") if scope["type"] == "http" else ""
+    return int(length) if length.isascii() and length.isdigit() else 0
 
 
 class RequireKey:

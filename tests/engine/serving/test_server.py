@@ -197,26 +197,38 @@ def test_bodies_that_no_parser_takes(server: ServerProcess, content: bytes) -> N
     assert answer.json()["error"]["code"] == "invalid_value"
 
 
+POST_JSON = b"POST /v1/completions HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
+
+
 def test_a_body_over_the_limit_is_not_read_to_its_end(server: ServerProcess) -> None:
-    announced = 100 * MAX_BODY_BYTES
-    head = (
-        "POST /v1/completions HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
-        f"content-length: {announced}\r\n\r\n"
-    )
+    most = 100 * MAX_BODY_BYTES
+    chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
-        connection.sendall(head.encode())
+        connection.sendall(POST_JSON + b"transfer-encoding: chunked\r\n\r\n")
         sent = 0
         with suppress(ConnectionError):  # the server hangs up
-            while sent < announced and not select.select([connection], [], [], 0)[0]:
-                sent += connection.send(b" " * 65536)
+            while sent < most and not select.select([connection], [], [], 0)[0]:
+                sent += connection.send(chunk[sent % len(chunk) :])
         assert sent < 2 * MAX_BODY_BYTES + (32 << 20)  # what kernels buffer on the way
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        head = b"content-length: %d\r\nexpect: 100-continue\r\n\r\n" % (MAX_BODY_BYTES + 1)
+        connection.sendall(POST_JSON + head)
+        with connection.makefile("rb") as answer:  # to its end, as the server closes
+            assert answer.read().startswith(b"HTTP/1.1 413 "), "it is refused before it is sent"
     assert server.get("/health").status_code == 200
-    counted = 'ddtree_http_requests_total{path="/v1/completions",status="413"} 1.0'
+    counted = 'ddtree_http_requests_total{path="/v1/completions",status="413"} 2.0'
     assert counted in server.get("/metrics").text
     fits = json.dumps({"prompt": "a", "max_tokens": 1}) + " " * (MAX_BODY_BYTES // 2)
     headers = {"content-type": "application/json"}
     answer = server.post("/v1/completions", None, content=fits, headers=headers)
     assert answer.status_code == 200
+
+
+def test_a_client_that_wants_websockets_is_served_without(server: ServerProcess) -> None:
+    headers = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-key": "a"}
+    assert server.get("/ready", headers=headers).status_code == 200
+    assert "pgrade" not in server.log
+    assert "pip install" not in server.log
 
 
 def test_a_text_beyond_any_context_is_not_encoded(server: ServerProcess) -> None:
