@@ -1,7 +1,8 @@
 """What a running request has committed: attention rows, convolution tails, recurrent states.
 
-Every tensor has a row for each request that can run at once. A verify pass only reads them;
-`commit` is the one place where they change.
+Every tensor has a row for each request that can run at once. A verify pass only reads them, and
+`commit` appends what it found. A piece of a prompt writes its keys and values behind the committed
+ones as it goes, where nobody looks, and the rest with `settle`.
 """
 
 from __future__ import annotations
@@ -49,6 +50,19 @@ class Stash:
             for tensor in tensors
         }
         return sum(storages.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a piece of a prompt adds to a row of the cache, beside keys and values.
+
+    Attributes:
+        tails: [LR, K-1, C] last inputs of the convolution of the recurrent layers.
+        states: [1, HV, dk, dv] of each recurrent layer.
+    """
+
+    tails: Tensor
+    states: list[Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +190,15 @@ class TargetCache:
             )
             conv_commit(stash.conv_inputs, paths.nodes, paths.lengths, tails)
 
+    def settle(self, piece: Piece, row: int) -> None:
+        """Append a piece of a prompt, whose keys and values are there already.
+
+        Takes no memory, so it is done or not begun; `lengths` is the caller's to advance.
+        """
+        if piece.states:
+            self.tails[:, row] = piece.tails
+            torch._foreach_copy_(list(self.states[:, row : row + 1]), piece.states)
+
     def advance(self, row: int, count: int) -> None:
         """Note that `count` tokens of a row have been committed."""
         self.lengths[row] += count
@@ -235,6 +258,12 @@ class DrafterCache:
         B, D = keys.shape[1:3]
         steps = torch.arange(D, device=keys.device).expand(B, D)
         kv_commit(keys, values, steps, counts, starts, self.keys[:, rows], self.values[:, rows])
+
+    def append_piece(self, keys: Tensor, values: Tensor, row: int) -> None:
+        """Append those of a piece of a prompt, [L, 1, T, HKV, d]; `lengths` is the caller's."""
+        start = self.lengths[row]
+        self.keys[:, row, start : start + keys.shape[2]] = keys[:, 0]
+        self.values[:, row, start : start + values.shape[2]] = values[:, 0]
 
     def advance(self, row: int, count: int) -> None:
         """Note that `count` tokens of a row have been appended."""

@@ -8,9 +8,9 @@ drafter's chain, tree speculation the best-first tree of its marginals; shadow d
 chain and records what trees would have accepted. There is one verify path and one commit path, so
 what holds for one mode holds for all.
 
-A prompt is a chain whose tokens are accepted beforehand: it goes through the same two paths, a
-piece at a time. Its last token is not committed but becomes the first anchor, and each round then
-emits at least one token.
+A prompt is read a piece at a time, each in one causal pass that commits it (`target/prefill.py`).
+Its last token is not committed but becomes the first anchor, and each round then emits at least one
+token.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ class Decoder:
             prepare: Callable[[RoundShape], object] = self.pipeline.prepare
         else:
             prepare = self._run_once
-        rehearse(largest, self._cache_rows, self.target, self.host_round.feature_layers, prepare)
+        append = partial(self.host_round.append, speculating=self.drafter is not None)
+        rehearse(largest, self._cache_rows, append, prepare)
         self._shapes.settle(largest)
 
     def _run_once(self, shape: RoundShape) -> None:

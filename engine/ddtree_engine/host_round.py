@@ -20,7 +20,7 @@ from ddtree_engine.sampling import SamplingTensors
 from ddtree_engine.sequence import Mode, Sequence
 from ddtree_engine.shadow import BUDGETS
 from ddtree_engine.stages import StageClock
-from ddtree_engine.target import TargetModel, Verification
+from ddtree_engine.target import TargetModel, Verification, prefill
 from ddtree_engine.tree import DraftTree, best_first, chain, fixed_point, walk
 from ddtree_engine.tree_batch import TreeBatch
 
@@ -105,18 +105,24 @@ class HostRound:
         return outcome
 
     def append(self, tokens: Tensor, row: int, *, speculating: bool) -> None:
-        """Commit known tokens [1, N] to a row: a chain that is accepted beforehand.
+        """Commit known tokens to a row.
 
         Args:
-            tokens: a piece of a prompt.
+            tokens: [1, N] int64, a piece of a prompt.
             row: its request's.
             speculating: whether the drafter will need their features.
         """
-        rows = slice(row, row + 1)
-        batch = TreeBatch.chain(tokens, conv_kernel=self.target.conv_kernel)
+        start, count = self.cache.lengths[row], tokens.shape[1]
         layers = self.feature_layers if speculating else ()
-        found = self.target.verify(batch, self.cache, rows, layers)
-        self.commit(found, [list(range(tokens.shape[1]))], rows)
+        piece, features = prefill(self.target, tokens, self.cache, row, layers)
+        if features is not None and self.drafter is not None and self.drafter_cache is not None:
+            positions = torch.arange(start, start + count, device=self.device)
+            keys, values = self.drafter.context(features, positions[None])
+            self.drafter_cache.append_piece(keys, values, row)
+            self.drafter_cache.advance(row, count)
+        # Only when the drafter has them too: where memory ran out before, nothing is committed.
+        self.cache.settle(piece, row)
+        self.cache.advance(row, count)
 
     def commit(self, found: Verification, paths: list[list[int]], rows: slice) -> None:
         """Append the accepted path of each request in `rows` to the caches."""

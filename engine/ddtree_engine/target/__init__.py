@@ -2,5 +2,13 @@
 
 from ddtree_engine.target.load import FLOAT32_PARAMETERS, check_target, load_target
 from ddtree_engine.target.model import TargetModel, Verification
+from ddtree_engine.target.prefill import prefill
 
-__all__ = ["FLOAT32_PARAMETERS", "TargetModel", "Verification", "check_target", "load_target"]
+__all__ = [
+    "FLOAT32_PARAMETERS",
+    "TargetModel",
+    "Verification",
+    "check_target",
+    "load_target",
+    "prefill",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention.bias import causal_lower_right
 
 from ddtree_engine.cache import Stash
 from ddtree_engine.config import TargetConfig
@@ -14,6 +15,13 @@ from ddtree_engine.ops.few_rows_linear import few_rows_linear_onto
 from ddtree_engine.ops.qk_norm_rope import qk_norm_rope
 from ddtree_engine.ops.sigmoid_gate import sigmoid_gate
 from ddtree_engine.ops.tree_attention import tree_attention
+
+
+def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
+    """Mask [queries, keys] for queries of the last keys, in the form that is fastest there."""
+    if queries == keys or device.type == "cuda":
+        return causal_lower_right(queries, keys)
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
 class Attention(nn.Module):
@@ -127,6 +135,43 @@ class Attention(nn.Module):
         stash.attention_values.append(v)
         scale = self.head_dim**-0.5
         out = tree_attention(q, *prefix, lengths, k, v, ancestors, scale, gate, row_scale=row_scale)
+        few_rows_linear_onto(stream, out.flatten(2), self.o_proj.weight)
+
+    def prefill(
+        self,
+        stream: Tensor,
+        norm: RMSNorm,
+        rope: tuple[Tensor, Tensor],
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor,
+    ) -> None:
+        """Let a piece of a prompt attend to what is before it, and add the output in place.
+
+        Args:
+            stream: [1, N, H], the tokens' residual stream.
+            norm: of what the projections take.
+            rope: cosines and sines of the tokens' positions.
+            keys: [T, HKV, d] of the row, the last N of which are theirs and are written.
+            values: [T, HKV, d], likewise.
+            mask: as of `causal_mask`.
+        """
+        with norm.beside(stream) as (x, row_scale):
+            projected = project(x, self._qkv, *self.projections)
+        q, k, v, gate = self.split(projected, rope, row_scale)
+        start = keys.shape[0] - q.shape[1]
+        keys[start:] = k[0]
+        values[start:] = v[0]
+        out = F.scaled_dot_product_attention(
+            q.transpose(1, 2),
+            keys[None].transpose(1, 2),
+            values[None].transpose(1, 2),
+            attn_mask=mask,
+            scale=self.head_dim**-0.5,
+            enable_gqa=True,
+        ).transpose(1, 2)
+        if gate is not None:
+            out = sigmoid_gate(out, gate, row_scale=row_scale)
         few_rows_linear_onto(stream, out.flatten(2), self.o_proj.weight)
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:

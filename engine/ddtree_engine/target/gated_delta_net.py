@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from ddtree_engine.cache import Stash
 from ddtree_engine.config import LinearAttentionConfig
-from ddtree_engine.fused_linear import fuse, project_beside
+from ddtree_engine.fused_linear import fuse, project, project_beside
 from ddtree_engine.norm import L2_EPS, RMSNorm, l2_normalize
 from ddtree_engine.ops.chunk_gdn import chunk_gdn
 from ddtree_engine.ops.few_rows_linear import few_rows_linear_onto
@@ -132,6 +132,59 @@ class GatedDeltaNet(nn.Module):
             row_scale=row_scale,
         )
         few_rows_linear_onto(stream, gated.flatten(2), self.out_proj.weight)
+
+    def prefill(
+        self,
+        stream: Tensor,
+        norm: RMSNorm,
+        tail: Tensor,
+        state: Tensor,
+        taps: Tensor,
+        kept: Tensor,
+    ) -> Tensor:
+        """Continue the committed sequence with a piece of a prompt, and add the output in place.
+
+        Args:
+            stream: [1, N, H], the tokens' residual stream.
+            norm: of what the projections take.
+            tail: [1, K-1, C], last inputs of the convolution; only read.
+            state: [1, HV, dk, dv] float32; only read.
+            taps: [1, N, K] of a chain, as in `tree_conv`.
+            kept: [1, N, C] that gets the tokens' inputs of the convolution.
+
+        Returns:
+            The state after them.
+        """
+        linear = self.linear
+        with norm.beside(stream) as (x, row_scale):
+            projected = project(x, self._qkvbaz, *self.projections)
+        sizes = [one.out_features for one in self.projections]
+        inputs, b, a, z = torch.split(projected, sizes, dim=-1)
+        q, k, v, g, beta = gdn_inputs(
+            inputs,
+            tail,
+            taps,
+            self.conv1d.weight[:, 0],
+            a,
+            b,
+            self.A_log,
+            self.dt_bias,
+            key_heads=linear.num_key_heads,
+            key_dim=linear.key_head_dim,
+            eps=L2_EPS,
+            kept=kept,
+            row_scale=row_scale,
+        )
+        out, after = chunk_gdn(q, k, v, g, beta, state)
+        gated = gated_norm(
+            out.to(v.dtype),
+            torch.unflatten(z, -1, out.shape[2:]),
+            self.norm.weight,
+            self.norm.eps,
+            row_scale=row_scale,
+        )
+        few_rows_linear_onto(stream, gated.flatten(2), self.out_proj.weight)
+        return after
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs over whole sequences `x` [B, T, H], from an empty state."""
