@@ -207,7 +207,9 @@ class EnvironmentBuilder:
 
     def _install(self, lock: EnvironmentLock) -> None:
         source = self._source()
-        packages = [*lock.packages, *([f"{self._inputs}/{lock.wheel.name}"] if lock.wheel else [])]
+        packages = list(lock.packages)
+        if lock.wheel is not None:
+            packages.append(f"{self._inputs}/{lock.wheel.name}{lock.extras}")
         if source is not None and self._request.torch_wheel:
             packages.append(f"{source.wheels}/{self._request.torch_wheel}")
         elif lock.backend.version is not None:

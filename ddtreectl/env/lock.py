@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from ddtreectl.env.backends import Backend
+from ddtreectl.env.cuda import CPU
 from ddtreectl.env.wheel import Wheel
 from ddtreectl.errors import DdtreectlError
 
@@ -43,6 +44,14 @@ class EnvironmentLock:
         if self.backend.version is None:
             return []
         return [f"{self.backend.distribution}=={self.backend.version}"]
+
+    @property
+    def extras(self) -> str:
+        """What the engine's wheel is installed with: its kernels for GPUs, as pip names extras.
+
+        A wheelhouse need not have them, so there it is its `requirements.txt` that asks for them.
+        """
+        return "[fla]" if self.build != CPU and self.wheelhouse is None else ""
 
     @property
     def pins(self) -> str:

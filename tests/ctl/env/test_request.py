@@ -94,6 +94,16 @@ def test_a_name_stands_for_everything_that_is_in_it() -> None:
     assert lock.name.startswith("engine-cu128-")
 
 
+@pytest.mark.parametrize(
+    ("build", "wheelhouse", "extras"),
+    [("cu128", None, "[fla]"), ("cpu", None, ""), ("cu128", "0123", ""), ("cpu", "0123", "")],
+)
+def test_kernels_come_with_builds_for_gpus_from_an_index(
+    build: str, wheelhouse: str | None, extras: str
+) -> None:
+    assert replace(lock_of(FACTS), build=build, wheelhouse=wheelhouse).extras == extras
+
+
 def test_another_torch_replaces_the_pin_and_brings_its_own_triton() -> None:
     lock = replace(
         lock_of(FACTS), torch="2.11.0", constraints="triton==3.7.1\ntorch==2.13.0\nrich==1\n"
