@@ -119,10 +119,11 @@ class HostRound:
             positions = torch.arange(start, start + count, device=self.device)
             keys, values = self.drafter.context(features, positions[None])
             self.drafter_cache.append_piece(keys, values, row)
-            self.drafter_cache.advance(row, count)
         # Only when the drafter has them too: where memory ran out before, nothing is committed.
         self.cache.settle(piece, row)
         self.cache.advance(row, count)
+        if features is not None and self.drafter_cache is not None:
+            self.drafter_cache.advance(row, count)
 
     def commit(self, found: Verification, paths: list[list[int]], rows: slice) -> None:
         """Append the accepted path of each request in `rows` to the caches."""

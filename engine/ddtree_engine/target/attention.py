@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention.bias import causal_lower_right
 
 from ddtree_engine.cache import Stash
 from ddtree_engine.config import TargetConfig
@@ -17,11 +16,20 @@ from ddtree_engine.ops.sigmoid_gate import sigmoid_gate
 from ddtree_engine.ops.tree_attention import tree_attention
 
 
-def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
-    """Mask [queries, keys] for queries of the last keys, in the form that is fastest there."""
-    if queries == keys or device.type == "cuda":
+def causal_mask(stream: Tensor, keys: int) -> Tensor | None:
+    """Mask [N, keys] for the tokens of `stream` [1, N, H], which are the last of the keys.
+
+    None stands for the mask of as many keys as tokens. FlashAttention, which takes half precision
+    on a GPU, needs no mask in memory.
+    """
+    queries = stream.shape[1]
+    if queries == keys:
+        return None
+    if stream.is_cuda and stream.element_size() == 2:
+        from torch.nn.attention.bias import causal_lower_right  # imports PyTorch's compiler
+
         return causal_lower_right(queries, keys)
-    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+    return torch.ones(queries, keys, dtype=torch.bool, device=stream.device).tril(keys - queries)
 
 
 class Attention(nn.Module):
@@ -144,7 +152,7 @@ class Attention(nn.Module):
         rope: tuple[Tensor, Tensor],
         keys: Tensor,
         values: Tensor,
-        mask: Tensor,
+        mask: Tensor | None,
     ) -> None:
         """Let a piece of a prompt attend to what is before it, and add the output in place.
 
@@ -167,6 +175,7 @@ class Attention(nn.Module):
             keys[None].transpose(1, 2),
             values[None].transpose(1, 2),
             attn_mask=mask,
+            is_causal=mask is None,
             scale=self.head_dim**-0.5,
             enable_gqa=True,
         ).transpose(1, 2)

@@ -38,9 +38,9 @@ def prefill(
     N, start = tokens.shape[1], cache.lengths[row]
     end = start + N
     rope = target.rope(torch.arange(start, end, device=device)[None])
-    mask = causal_mask(N, end, device)
     taps = chain_taps(N, target.conv_kernel, device)[None]
     stream = target.embed(tokens)
+    mask = causal_mask(stream, end)
     features = stream.new_empty(1, N, len(feature_layers), stream.shape[-1])
     kept = stream.new_empty(1, N, linear.conv_dim if linear is not None else 0)
     tails = torch.empty_like(cache.tails[:, row])
