@@ -14,7 +14,7 @@ from ddtree_engine.decoder import Decoder
 from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.errors import OutOfMemoryError
 from ddtree_engine.host_round import HostRound
-from ddtree_engine.sequence import Mode, Sequence, Speculation
+from ddtree_engine.sequence import PREFILL_CHUNK, Mode, Sequence, Speculation
 from ddtree_engine.stages import StageClock
 from ddtree_engine.target import TargetModel
 from ddtree_engine.tree_batch import TreeBatch
@@ -180,8 +180,9 @@ def test_a_piece_without_memory_commits_nothing(
     def no_memory(*_: object) -> None:
         raise torch.OutOfMemoryError("no memory")
 
-    tokens = some_tokens(900)[0].tolist()
-    decoder, plain = (Decoder(target, drafter, rows=2, max_length=1000) for _ in range(2))
+    length = PREFILL_CHUNK + 300
+    tokens = some_tokens(length)[0].tolist()
+    decoder, plain = (Decoder(target, drafter, rows=2, max_length=length + 100) for _ in range(2))
     one, other = (Sequence(tokens, 9, speculation=Speculation(Mode.TREE)) for _ in range(2))
     decoder.start(one)
     decoder.prefill(one)

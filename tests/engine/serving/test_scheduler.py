@@ -239,7 +239,7 @@ def test_cancelling_what_has_ended_disturbs_nobody(engine: Engine) -> None:
 
 def test_a_long_prompt_goes_in_pieces_between_rounds(engine: Engine) -> None:
     with running(engine, max_length=3000, kind=SteppedDecoder) as (scheduler, decoder):
-        short, long = Client(engine, "a", 300), Client(engine, [5] * (5 * PREFILL_CHUNK + 1), 5)
+        short, long = Client(engine, "a", 300), Client(engine, [5] * (2 * PREFILL_CHUNK + 1), 5)
         scheduler.submit(short.job)
         assert decoder.at_round.acquire(timeout=30)
         scheduler.submit(long.job)
@@ -247,8 +247,8 @@ def test_a_long_prompt_goes_in_pieces_between_rounds(engine: Engine) -> None:
         while not long.job.sequence.decoding:
             decoder.step()
             done.append(long.job.sequence.prefilled)
-        assert done == [n * PREFILL_CHUNK for n in range(1, 6)]
-        assert short.job.sequence.rounds == 5
+        assert done == [PREFILL_CHUNK, 2 * PREFILL_CHUNK]
+        assert short.job.sequence.rounds == 2
 
 
 def test_numbers_that_are_not_finite_fail_their_own_request_only(engine: Engine) -> None:
@@ -403,7 +403,7 @@ def test_the_heart_beats_when_idle_and_not_when_stuck(engine: Engine) -> None:
 
 
 def test_warm_up_leaves_no_trace(engine: Engine) -> None:
-    decoder = Decoder(engine.target, engine.drafter, rows=2, max_length=600)
+    decoder = Decoder(engine.target, engine.drafter, rows=2, max_length=PREFILL_CHUNK + 100)
     steps = 0
 
     def count() -> None:
