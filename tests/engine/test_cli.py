@@ -132,6 +132,18 @@ def test_output_that_nothing_takes_is_an_error() -> None:
     assert done.stderr == "error: [Errno 28] No space left on device\n"
 
 
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", ">&-", "2>&-"])
+def test_standard_streams_that_are_closed(closed: str) -> None:
+    """They are nowhere, and no file or socket gets their number: libraries write to it."""
+    program = (
+        "import os, sys; from ddtree_engine.cli.main import main; "
+        "sys.exit(main(['check', '--list-prompts']) or os.open(os.devnull, os.O_RDONLY))"
+    )
+    command = f'{sys.executable} -c "{program}" {closed}'
+    done = subprocess.run(command, shell=True, stdout=subprocess.DEVNULL, check=False)  # noqa: S602
+    assert done.returncode >= 3
+
+
 def test_inspect_describes_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "inspect", "--json")
     assert code == 0

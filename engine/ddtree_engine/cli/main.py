@@ -10,6 +10,7 @@ import io
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 from ddtree_engine import __version__
@@ -42,6 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         # A terminal without Unicode gets escapes and no traceback.
         if isinstance(stream, io.TextIOWrapper):
@@ -70,6 +72,17 @@ def main(argv: list[str] | None = None) -> int:
         except OSError:
             _drop_output()
         return 1
+
+
+def _open_standard_streams() -> None:
+    """Whoever started this may have closed some: a socket must not get the number of stderr."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - to the very end
+            setattr(sys, name, nowhere)
 
 
 def _drop_output() -> None:

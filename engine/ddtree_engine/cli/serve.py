@@ -100,7 +100,9 @@ def run(arguments: argparse.Namespace) -> int:
     _check_models(settings)
 
     from ddtree_engine.server.listener import listen
+    from ddtree_engine.server.open_files import raise_limit
 
+    raise_limit()
     with listen(settings.host, settings.port) as listener:
         configure(arguments.log_level)
         from ddtree_engine.server.process import serve

@@ -3,6 +3,8 @@
 uvicorn gives up an idle connection between two requests and waits for ever otherwise: for the rest
 of a header, and for a client that does not read. Each would keep a socket and memory for as long as
 somebody likes. Bodies have their own time limit (`middleware.py`), since there an answer is made.
+
+More connections than there are file descriptors for (`open_files.py`) are answered 503.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from ddtree_engine.server.errors import body
+from ddtree_engine.server.open_files import most_connections
 
 HEADER_SECONDS = 30.0
 """Time that a client has from connecting, or from the first byte of a further request, to the end
@@ -41,6 +44,9 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to look after the connection."""
         super().connection_made(transport)
+        if len(self.connections) > most_connections():
+            self._refuse(503, "too many connections", "server_error", "too_many_connections")
+            return
         self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -99,19 +105,25 @@ class Connection(H11Protocol):
         self._unread = unread
         return now - self._taken_at > UNREAD_SECONDS
 
-    def _refuse(self, status: int, message: str) -> None:
+    def _refuse(
+        self,
+        status: int,
+        message: str,
+        kind: str = "invalid_request_error",
+        code: str = "invalid_http",
+    ) -> None:
         """Answer with an error, where an answer can still be begun, and close."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            content = json.dumps(body(message, "invalid_request_error", "invalid_http")).encode()
+            content = json.dumps(body(message, kind, code)).encode()
             headers = [
                 (b"content-type", b"application/json"),
                 (b"content-length", str(len(content)).encode()),
                 (b"connection", b"close"),
             ]
-            for event in (
+            events = (
                 h11.Response(status_code=status, headers=headers),
                 h11.Data(data=content),
                 h11.EndOfMessage(),
-            ):
-                self.transport.write(self.conn.send(event) or b"")
+            )
+            self.transport.write(b"".join(self.conn.send(one) or b"" for one in events))
         self.transport.close()

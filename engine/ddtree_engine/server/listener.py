@@ -6,8 +6,7 @@ import errno
 import socket
 
 from ddtree_engine.errors import EngineError
-
-BACKLOG = 2048
+from ddtree_engine.server.open_files import backlog
 
 ADDRESSES = "`ip -brief address` names this machine's addresses; write IPv6 without brackets"
 
@@ -31,7 +30,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(BACKLOG)
+        listener.listen(backlog())
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:

@@ -16,6 +16,7 @@ import uvicorn
 from ddtree_engine.errors import EngineError
 from ddtree_engine.server.app import create_app
 from ddtree_engine.server.connection import Connection
+from ddtree_engine.server.open_files import backlog
 from ddtree_engine.server.service import Service
 from ddtree_engine.server.settings import Settings
 
@@ -81,6 +82,7 @@ async def _serve(service: Service, listener: socket.socket) -> None:
     config = uvicorn.Config(
         create_app(service),
         http=Connection,
+        backlog=backlog(),
         lifespan="off",
         log_config=None,
         ws="none",  # there are none here, and no advice to install something for them

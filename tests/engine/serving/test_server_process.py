@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -220,6 +220,45 @@ def test_a_stuck_decode_loop_is_seen_and_not_waited_for(
         assert "stuck" in server.log
         thread.join(DEADLINE)
         assert answer[0].status_code == 500
+
+
+FEW_FILES = """
+import resource, sys
+from ddtree_engine.cli.main import main
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_more_connections_than_open_files(options: list[str], tmp_path: Path) -> None:
+    """Those beyond are told so and closed; the others are served, and nobody fills the log."""
+    script = tmp_path / "few_files.py"
+    script.write_text(FEW_FILES)
+    with ServerProcess(*options, program=[str(script)]) as server, ExitStack() as clients:
+        server.wait_until_ready()
+        thread, answer = server.start({**ENDLESS, "max_tokens": 200})
+        wait_for(lambda: server.gauge("ddtree_running") == 1, "the request to run")
+        crowd = [
+            clients.enter_context(socket.create_connection(("127.0.0.1", server.port), DEADLINE))
+            for _ in range(300)
+        ]
+        last = crowd[-1].recv(1000).decode()
+        assert last.startswith("HTTP/1.1 503")
+        assert "too_many_connections" in last
+        crowd[0].sendall(b"GET /ready HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n")
+        assert crowd[0].recv(1000).startswith(b"HTTP/1.1 200")
+        thread.join(DEADLINE)
+        assert answer[0].json()["usage"]["completion_tokens"] == 200
+        clients.close()
+
+        def served() -> bool:
+            with suppress(httpx.HTTPError):
+                return server.get("/ready").status_code == 200
+            return False
+
+        wait_for(served, "others to be served again")
+        assert "out of system resource" not in server.log
 
 
 def test_weights_that_are_not_there(checkpoint: tuple[Path, Path], tmp_path: Path) -> None:
