@@ -18,6 +18,7 @@ from ddtree_engine.server.middleware import (
     LimitBody,
     RequireKey,
 )
+from ddtree_engine.server.open_bodies import OpenBodies
 from ddtree_engine.server.service import Service
 
 COUNTED_PATHS = frozenset(
@@ -33,8 +34,13 @@ COUNTED_PATHS = frozenset(
 )
 
 
-def create_app(service: Service) -> FastAPI:
-    """Return the application that serves `service`, whose thread the caller starts and stops."""
+def create_app(service: Service, bodies: OpenBodies | None = None) -> FastAPI:
+    """Return the application of one service.
+
+    Args:
+        service: what is served; the caller starts and stops its thread.
+        bodies: told of each body that is waited for.
+    """
     app = FastAPI(title="ddtree-engine", version=__version__)
     for routes in (
         info.router(service),
@@ -54,7 +60,9 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(RequestValidationError, errors.on_validation_error)
     app.add_exception_handler(HTTPException, errors.on_http_error)
     app.add_exception_handler(Exception, errors.on_crash)
-    app.add_middleware(LimitBody, limit=MAX_BODY_BYTES, seconds=BODY_SECONDS)
+    app.add_middleware(
+        LimitBody, limit=MAX_BODY_BYTES, seconds=BODY_SECONDS, bodies=bodies or OpenBodies()
+    )
     if service.settings.api_keys:
         app.add_middleware(RequireKey, keys=service.settings.api_keys)
     app.add_middleware(CountRequests, counter=service.metrics.http_requests, paths=COUNTED_PATHS)

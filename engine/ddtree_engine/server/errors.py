@@ -107,14 +107,15 @@ async def on_http_error(_: Request, error: Exception) -> Response:
         405: "method_not_allowed",
         408: "body_too_late",
         413: "body_too_large",
+        503: "unavailable",
     }
     code = codes.get(error.status_code, "error")
     message = str(error.detail)
     if error.status_code == 400:
         # FastAPI says no more where bytes are no UTF-8, or nested or long beyond all measure.
         message = "the body is not JSON that can be read"
-    content = body(message, "invalid_request_error", code)
-    return JSONResponse(content, error.status_code, error.headers)
+    kind = "invalid_request_error" if error.status_code < 500 else "server_error"
+    return JSONResponse(body(message, kind, code), error.status_code, error.headers)
 
 
 async def on_crash(_: Request, error: Exception) -> Response:

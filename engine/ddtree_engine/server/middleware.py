@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ddtree_engine.server.errors import CLIENT_LEFT, CRASHED, body
+from ddtree_engine.server.open_bodies import OpenBodies
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
 """What health checks and scrapers ask, who have no key."""
@@ -70,9 +71,10 @@ class CountRequests:
 class LimitBody:
     """Stops reading a body that no context could hold, or whose client does not send it."""
 
-    def __init__(self, app: ASGIApp, limit: int, seconds: float) -> None:
+    def __init__(self, app: ASGIApp, limit: int, seconds: float, bodies: OpenBodies) -> None:
         """Wrap `app`; bodies have `limit` bytes at most, and `seconds` to arrive."""
         self._app = app
+        self._bodies = bodies
         self._limit = limit
         self._seconds = seconds
 
@@ -90,14 +92,11 @@ class LimitBody:
             if announced > self._limit:
                 raise self._too_large()
             try:
-                async with asyncio.timeout_at(deadline):
-                    message = await receive()
+                async with asyncio.timeout_at(deadline) as wait:
+                    with self._bodies.waiting(wait):
+                        message = await receive()
             except TimeoutError:
-                raise HTTPException(
-                    408,
-                    f"the body did not come within {self._seconds:g} s",
-                    {"connection": "close"},
-                ) from None
+                raise self._too_late() from None
             read += len(message.get("body", b""))
             whole = not message.get("more_body", False)
             if read > self._limit:
@@ -105,6 +104,12 @@ class LimitBody:
             return message
 
         await self._app(scope, count, send)
+
+    def _too_late(self) -> HTTPException:
+        close = {"connection": "close"}
+        if self._bodies.given_up:
+            return HTTPException(503, "the server is shutting down", close)
+        return HTTPException(408, f"the body did not come within {self._seconds:g} s", close)
 
     def _too_large(self) -> HTTPException:
         return HTTPException(

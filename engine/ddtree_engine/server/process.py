@@ -16,6 +16,7 @@ import uvicorn
 from ddtree_engine.errors import EngineError
 from ddtree_engine.server.app import create_app
 from ddtree_engine.server.connection import Connection
+from ddtree_engine.server.open_bodies import OpenBodies
 from ddtree_engine.server.open_files import backlog
 from ddtree_engine.server.service import Service
 from ddtree_engine.server.settings import Settings
@@ -79,8 +80,9 @@ async def _serve(service: Service, listener: socket.socket) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
+    bodies = OpenBodies()
     config = uvicorn.Config(
-        create_app(service),
+        create_app(service, bodies),
         http=Connection,
         backlog=backlog(),
         lifespan="off",
@@ -96,6 +98,7 @@ async def _serve(service: Service, listener: socket.socket) -> None:
     await asyncio.wait([*waits, serving], return_when=asyncio.FIRST_COMPLETED)
     if asked.is_set():
         await _drain(service, ended)
+    bodies.give_up()
     http.should_exit = True
     await serving
     for wait in waits:

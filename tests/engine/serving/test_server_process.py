@@ -137,6 +137,26 @@ def test_requests_that_outlast_the_drain_timeout_are_told(options: list[str]) ->
         assert "2 requests cancelled" in server.log
 
 
+def test_a_body_that_is_still_coming_is_not_waited_for(options: list[str]) -> None:
+    head = (
+        b"POST /v1/completions HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
+        b"content-length: 100\r\nexpect: 100-continue\r\n\r\n"
+    )
+    with ServerProcess(*options) as server:
+        server.wait_until_ready()
+        with socket.create_connection(("127.0.0.1", server.port), DEADLINE) as client:
+            client.sendall(head)
+            assert client.recv(1000).startswith(b"HTTP/1.1 100 "), "the body is waited for"
+            client.sendall(b'{"prompt":')
+            server.process.send_signal(signal.SIGTERM)
+            with client.makefile("rb") as answer:
+                told = answer.read().decode()
+        assert server.wait() == 0
+        assert told.startswith("HTTP/1.1 503 ")
+        assert '"message":"the server is shutting down"' in told
+        assert "ERROR" not in server.log
+
+
 def test_a_second_signal_does_not_wait(options: list[str]) -> None:
     with ServerProcess(*options, "--drain-timeout", "3600") as server:
         server.wait_until_ready()
