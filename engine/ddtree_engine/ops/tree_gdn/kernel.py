@@ -28,8 +28,6 @@ from ddtree_engine.ops.tree_gdn.products import Precision, product, similarity, 
 from ddtree_engine.ops.tree_gdn.solve import solve, split_diagonal
 from ddtree_engine.ops.tree_gdn.tiling import PRECISIONS, Tiling, choose_tiling
 
-MAX_FLOAT32_NODES = 65
-"""Two tiles in float32 spill more than they compute: PyTorch is faster."""
 MAX_KEY_DIM = 128
 """Of keys of 256 in float32 a tile needs up to 360 KiB of shared memory, more than any GPU has."""
 
@@ -233,9 +231,9 @@ def _tree_gdn(
 
 
 def supports(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> bool:
-    """Whether the kernel takes these shapes and strides, and pays; if not, `vectorized.py` does."""
+    """Whether the kernel takes these shapes and strides; if not, `vectorized.py` does."""
     return (
-        q.shape[1] <= (MAX_FLOAT32_NODES if v.dtype == torch.float32 else MAX_NODES)
+        q.shape[1] <= MAX_NODES
         and q.shape[3] <= MAX_KEY_DIM
         and state.dtype == torch.float32
         and all(tensor.stride(3) == 1 for tensor in (q, k, v, state))
