@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any
 
@@ -17,6 +18,9 @@ from ddtree_engine.scheduler import Scheduler
 from ddtree_engine.server.build import build, versions
 from ddtree_engine.server.service import Phase, Service
 
+SECOND_LOOK_SECONDS = 0.5
+"""From a heartbeat that looks too old to the look that counts."""
+
 
 def router(service: Service) -> APIRouter:
     """Return the routes."""
@@ -25,9 +29,13 @@ def router(service: Service) -> APIRouter:
     @routes.get("/health")
     async def health() -> Response:
         """Tell whether the decode loop comes round. Never generates."""
-        alive, age = service.heartbeat()
         if service.phase is Phase.STARTING:
             return JSONResponse({"status": "starting", "heartbeat_age_seconds": None}, 503)
+        alive, age = service.heartbeat()
+        if not alive and service.failure is None:
+            # After the whole process was paused, the loop needs a moment to come round as well.
+            await asyncio.sleep(SECOND_LOOK_SECONDS)
+            alive, age = service.heartbeat()
         status = "ok" if alive else "failed" if service.failure is not None else "stuck"
         return JSONResponse({"status": status, "heartbeat_age_seconds": age}, 200 if alive else 503)
 
