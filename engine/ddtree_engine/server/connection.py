@@ -37,6 +37,8 @@ class Connection(H11Protocol):
         """Take what uvicorn gives."""
         super().__init__(*arguments, **options)
         self._check: asyncio.TimerHandle | None = None
+        self._looked_at = 0.0
+        self._clock = 0.0  # seconds that the client has had
         self._begun: float | None = None  # to wait for a header
         self._unread = 0  # bytes at the last check
         self._taken_at = 0.0  # when the client last took some, or had all
@@ -47,6 +49,7 @@ class Connection(H11Protocol):
         if len(self.connections) > most_connections():
             self._refuse(503, "too many connections", "server_error", "too_many_connections")
             return
+        self._looked_at = self.loop.time()
         self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -70,14 +73,26 @@ class Connection(H11Protocol):
         return cycle is not None and not cycle.response_complete
 
     def _look(self) -> None:
-        now = self.loop.time()
+        interval = min(HEADER_SECONDS, UNREAD_SECONDS) / CHECKS
+        now = self._passed(2 * interval)
         if self._leaves_unread(now):
             # Not `close`, which waits until all is read.
             self.transport.abort()
             return
         if self._header_is_late(now):
             self._refuse(408, "the request did not come in time")
-        self._check = self.loop.call_later(min(HEADER_SECONDS, UNREAD_SECONDS) / CHECKS, self._look)
+        self._check = self.loop.call_later(interval, self._look)
+
+    def _passed(self, most: float) -> float:
+        """Seconds that the client has had; no more than `most` since the last look.
+
+        While the whole process was paused nothing was read or written, and where a pause ends, what
+        has come meanwhile is read after this.
+        """
+        now = self.loop.time()
+        self._clock += min(now - self._looked_at, most)
+        self._looked_at = now
+        return self._clock
 
     def _header_is_late(self, now: float) -> bool:
         """Whether a request is waited for, by nothing else that would end, and for too long."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -181,3 +183,17 @@ def test_a_slow_but_steady_reader_gets_everything(hurried: ServerProcess) -> Non
     texts = [json.loads(one[6:])["choices"][0]["text"] for one in events]
     assert "".join(texts) == whole
     assert b"data: [DONE]" in answer
+
+
+def test_a_pause_of_the_server_is_no_delay_of_its_clients(hurried: ServerProcess) -> None:
+    before = sockets(hurried)
+    with connect(hurried) as connection:
+        wait_for(lambda: sockets(hurried) == before + 1, "the connection to be accepted")
+        hurried.process.send_signal(signal.SIGSTOP)
+        try:
+            connection.sendall(b"GET /ready HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n")
+            end = monotonic() + 0.8
+            wait_for(lambda: monotonic() > end, "more time than clients have to pass")
+        finally:
+            hurried.process.send_signal(signal.SIGCONT)
+        assert rest(connection).startswith(b"HTTP/1.1 200 ")
