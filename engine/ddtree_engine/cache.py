@@ -155,7 +155,8 @@ class TargetCache:
     ) -> None:
         """Append the accepted path of each request in `rows` and nothing else of its tree.
 
-        Nothing waits for the device; `lengths` is the caller's to advance.
+        Nothing waits for the device; `lengths` is the caller's to advance. Where memory runs out,
+        nothing is appended.
 
         Args:
             stash: of the pass over the trees.
@@ -175,7 +176,11 @@ class TargetCache:
                 self.values[:, rows],
             )
         if stash.conv_inputs is not None and filters is not None:
-            tails = self.tails[:, rows]
+            kept_states, kept_tails = self.states[:, rows], self.tails[:, rows]
+            states, tails = kept_states, kept_tails
+            if not states.is_cuda:
+                # PyTorch's forms take memory between one change and the next; kernels take none.
+                states, tails = states.clone(), tails.clone()
             gdn_commit(
                 stash.conv_inputs,
                 tails,
@@ -184,11 +189,14 @@ class TargetCache:
                 torch.stack(stash.strengths),
                 paths.nodes,
                 paths.lengths,
-                self.states[:, rows],
+                states,
                 key_heads=self.key_heads,
                 eps=L2_EPS,
             )
             conv_commit(stash.conv_inputs, paths.nodes, paths.lengths, tails)
+            if states is not kept_states:
+                kept_states.copy_(states)
+                kept_tails.copy_(tails)
 
     def settle(self, piece: Piece, row: int) -> None:
         """Append a piece of a prompt, whose keys and values are there already.

@@ -316,8 +316,10 @@ class Decoder:
         No request may be running at the beginning or at the end.
         """
         kept, self.pipeline = self.pipeline, None
-        yield
-        self.pipeline = kept
+        try:
+            yield
+        finally:
+            self.pipeline = kept
 
     def device_round(self, shape: RoundShape) -> DeviceRound:
         """A round of a shape over the caches."""

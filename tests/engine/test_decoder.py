@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from ddtree_engine import cache
 from ddtree_engine.decoder import Decoder
 from ddtree_engine.drafter import DrafterModel
 from ddtree_engine.errors import (
@@ -290,7 +291,10 @@ def test_a_rehearsal_without_memory_is_one_message(
     assert error.value.hint is not None
 
 
-def test_a_round_without_memory_leaves_no_trace(target: TargetModel, drafter: DrafterModel) -> None:
+@pytest.mark.parametrize("step", ["commit", "conv_commit"])
+def test_a_round_without_memory_leaves_no_trace(
+    target: TargetModel, drafter: DrafterModel, step: str
+) -> None:
     """It is run again: evidence is counted once, and a failure is told by the round that ends."""
 
     def tokens_and_evidence(failures: int, monkeypatch: pytest.MonkeyPatch) -> tuple[object, ...]:
@@ -299,18 +303,20 @@ def test_a_round_without_memory_leaves_no_trace(target: TargetModel, drafter: Dr
         decoder.start(one)
         while not one.decoding:
             decoder.prefill(one)
-        commit = decoder.host_round.commit
+        # The latter after the recurrent states of the path are known.
+        place = decoder.host_round if step == "commit" else cache
+        works = getattr(place, step)
 
         def no_memory(*_: object) -> None:
             raise torch.OutOfMemoryError("no memory")
 
         while one.finish_reason is None:
-            monkeypatch.setattr(decoder.host_round, "commit", no_memory)
+            monkeypatch.setattr(place, step, no_memory)
             for _ in range(failures):
                 with pytest.raises(OutOfMemoryError):
                     decoder.round()
                 assert one.finish_reason is None
-            monkeypatch.setattr(decoder.host_round, "commit", commit)
+            monkeypatch.setattr(place, step, works)
             decoder.round()
         assert one.shadow is not None
         return one.emitted, one.rounds, one.shadow.summary()

@@ -133,6 +133,15 @@ def test_a_device_whose_rounds_are_wrong_is_not_served_from(
         check_device_rounds(decoder, budget=12, topk=3)
 
 
+def test_the_device_leads_again_after_an_error(target: TargetModel, drafter: DrafterModel) -> None:
+    decoder = Decoder(target, drafter, max_length=100, device_rounds=True)
+    pipeline = decoder.pipeline
+    assert pipeline is not None
+    with pytest.raises(EngineError, match="in a step"), decoder.led_by_host():
+        raise EngineError("in a step")
+    assert decoder.pipeline is pipeline
+
+
 @pytest.fixture(scope="module")
 def demo() -> Engine:
     return load_engine(device="cpu")
