@@ -36,7 +36,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], str]:
     path = folder / "config.json"
     if not folder.is_dir():
         raise CheckpointError(
-            f"model folder `{folder}` does not exist",
+            f"model folder `{folder}` {'is not a folder' if folder.exists() else 'does not exist'}",
             hint="pass a Hugging Face model folder, or `bundled` for the demo model",
         )
     if not path.is_file():

@@ -18,6 +18,11 @@ def permission_hint(path: str | Path) -> str:
     return f"`namei -l {path}` shows where user `{user}` is stopped"
 
 
+def reading_hint(path: Path, error: OSError | UnicodeDecodeError, wanted: str) -> str:
+    """The next step where a file that a user names can't be read; `wanted` is what it should be."""
+    return permission_hint(path) if isinstance(error, PermissionError) else f"give {wanted}"
+
+
 def check_readable(path: Path) -> None:
     """Open `path` and read nothing.
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import torch
 from ddtree_engine.cli.main import build_parser, main
 from ddtree_engine.engine import DEMO, choose_device_rounds
 from ddtree_engine.training.arguments import RANGES
+from tests.engine.another_user import as_another_user
 from tests.engine.serving.server_process import wait_for
 
 PROMPT = "def fibonacci(n):"
@@ -298,7 +300,7 @@ def test_list_prompts(capsys: pytest.CaptureFixture[str]) -> None:
         (["generate", "--prompt", "a", "--threads", "1000000"], "--threads must be from 1 to"),
         (["generate", "--prompt", "a", "--drafter", "none"], "needs a drafter"),
         (["generate", "--prompt", "a", "--model", "/nowhere"], "`/nowhere` does not exist"),
-        (["generate", "--prompt-file", "/nowhere"], "`/nowhere` can't be read"),
+        (["inspect", "--model", __file__], "is not a folder"),
         (["generate", "--prompt", "a", "--model", LONG], "File name too long"),
         (["inspect", "--drafter", LONG], "File name too long"),
         (["bench", "--shape", LONG], "File name too long"),
@@ -308,7 +310,6 @@ def test_list_prompts(capsys: pytest.CaptureFixture[str]) -> None:
         (["generate", "--prompt", "a", "--threads", "0"], "--threads must be from 1 to"),
         (["inspect", "--model", str(DEMO / "drafter")], "this is a drafter"),
         (["inspect", "--drafter", str(DEMO / "target")], "this is a target"),
-        (["check", "--prompts", "/nowhere"], "`/nowhere` can't be read"),
         (["check", "--temperatures", "hot"], "takes numbers"),
         (["check", "--modes", "beam"], "`beam` is not a mode"),
         (["check", "--runs", "0"], "--runs must be 1 or more"),
@@ -334,6 +335,39 @@ def test_bad_input_is_one_message(
     assert out == ""
     assert err.startswith("error: ")
     assert message in err
+
+
+@pytest.mark.parametrize(
+    ("option", "wanted"),
+    [
+        (["generate", "--prompt-file"], "a text file in UTF-8"),
+        (["check", "--prompts"], "a file in UTF-8 with a JSON object a line"),
+        (["serve", "--mode", "ar", "--api-key-file"], "a text file with one key a line"),
+    ],
+)
+@pytest.mark.parametrize("what", ["absent", "a folder", "no text", "of another user"])
+def test_a_named_file_that_cannot_be_read(
+    capsys: pytest.CaptureFixture[str], option: list[str], wanted: str, what: str
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        path = Path(name, "file")
+        if what == "a folder":
+            path.mkdir()
+        elif what != "absent":
+            path.write_bytes(b"\xff")
+        if what == "of another user":
+            path.chmod(0)
+        with as_another_user():
+            code, _, err = run(capsys, *option, str(path))
+    error, *_, hint = err.splitlines()
+    assert code == 1
+    assert error.startswith("error: ")
+    assert error.endswith(f"`{path}` can't be read")
+    if what == "of another user":
+        assert hint.startswith(f"hint: `namei -l {path}` shows where user")
+    else:
+        assert hint == f"hint: give {wanted}"
 
 
 @pytest.mark.parametrize("case", BAD_PROMPTS, ids=lambda case: str(case["name"]))

@@ -16,6 +16,7 @@ from ddtree_engine.cli.model_arguments import (
     load_from,
 )
 from ddtree_engine.errors import EngineError
+from ddtree_engine.readable import reading_hint
 
 if TYPE_CHECKING:
     from ddtree_engine.comparison import Divergence, ModeResult
@@ -267,7 +268,10 @@ def _prompts(arguments: argparse.Namespace) -> list[dict[str, str]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise EngineError(f"the prompts in `{path}` can't be read") from error
+        raise EngineError(
+            f"the prompts in `{path}` can't be read",
+            hint=reading_hint(path, error, "a file in UTF-8 with a JSON object a line"),
+        ) from error
     # Not splitlines(): a JSON string may hold other line separators of Unicode as they are.
     lines = enumerate(text.split("\n"), start=1)
     entries = [_entry(line, f"line {number}", path) for number, line in lines if line.strip()]

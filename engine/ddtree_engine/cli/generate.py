@@ -14,6 +14,7 @@ from ddtree_engine.cli.model_arguments import (
     load_from,
 )
 from ddtree_engine.errors import EngineError, NotFiniteError
+from ddtree_engine.readable import reading_hint
 
 SUMMARY = "Complete one prompt and print the text as it comes."
 
@@ -125,7 +126,10 @@ def _prompt(arguments: argparse.Namespace) -> str:
         try:
             return str(arguments.prompt_file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
-            raise EngineError(f"`{arguments.prompt_file}` can't be read") from error
+            raise EngineError(
+                f"`{arguments.prompt_file}` can't be read",
+                hint=reading_hint(arguments.prompt_file, error, "a text file in UTF-8"),
+            ) from error
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from ddtree_engine.budget_tuner import MOST, Budget
 from ddtree_engine.errors import EngineError
-from ddtree_engine.readable import permission_hint
+from ddtree_engine.readable import reading_hint
 from ddtree_engine.tree import MAX_BUDGET, MAX_TOPK
 
 ModeName = Literal["ar", "linear", "shadow", "tree"]
@@ -91,9 +91,7 @@ def read_api_keys(path: Path) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise EngineError(
             f"the API key file `{path}` can't be read",
-            hint=permission_hint(path)
-            if isinstance(error, PermissionError)
-            else "give a text file with one key a line",
+            hint=reading_hint(path, error, "a text file with one key a line"),
         ) from error
     keys = tuple(line.strip() for line in lines if line.strip())
     if not keys:
