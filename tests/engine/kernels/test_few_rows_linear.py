@@ -107,6 +107,15 @@ def test_onto_a_stream_whatever_the_device(dtype: torch.dtype, device: torch.dev
     torch.testing.assert_close(stream, want.to(dtype), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("rows", [2, 3, 9])
+def test_a_stream_with_gaps_is_refused(rows: int, device: torch.device, half: torch.dtype) -> None:
+    """Nothing is added to a copy of it that nobody looks at."""
+    stream = torch.zeros(2, 1 + rows, 8192, dtype=half, device=device)[:, 1:]
+    x, weight = torch.ones(2, rows, 64), torch.ones(8192, 64)
+    with pytest.raises(RuntimeError, match="view"):
+        few_rows_linear_onto(stream, x.to(stream), weight.to(stream))
+
+
 def test_how_many_products_cublas_does_the_work_in() -> None:
     """The weights of Qwen3.6-27B, as measured on an H200."""
     gate_up, down, out = (34816, 5120), (5120, 17408), (5120, 6144)

@@ -71,7 +71,7 @@ def few_rows_linear_onto(out: Tensor, x: Tensor, weight: Tensor) -> None:
 
         if kernel.pays(x, weight):
             with torch.cuda.device(x.device):
-                kernel.few_rows_linear(x, weight, out=out.flatten(0, 1), onto=True)
+                kernel.few_rows_linear(x, weight, out=out.view(-1, len(weight)), onto=True)
             return
         vectorized.few_rows_linear_onto(out, x, weight, groups=_groups(x, weight))
         return
