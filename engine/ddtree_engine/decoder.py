@@ -204,7 +204,7 @@ class Decoder:
         """Commit the next piece of the prompt of a request that is not yet decoding.
 
         Raises:
-            OutOfMemoryError: nothing is committed; the request must be stopped.
+            OutOfMemoryError: nothing is committed. With fewer requests the piece may have memory.
         """
         with self.clock.timed("prefill"), self._step():
             end = min(sequence.prefilled + PREFILL_CHUNK, len(sequence.prompt) - 1)
