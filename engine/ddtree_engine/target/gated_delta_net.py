@@ -13,7 +13,7 @@ from ddtree_engine.norm import L2_EPS, RMSNorm, l2_normalize
 from ddtree_engine.ops.chunk_gdn import chunk_gdn
 from ddtree_engine.ops.few_rows_linear import few_rows_linear_onto
 from ddtree_engine.ops.gated_norm import gated_norm
-from ddtree_engine.ops.gdn_inputs import gdn_inputs
+from ddtree_engine.ops.gdn_inputs import GdnInputs, gdn_inputs
 from ddtree_engine.ops.tree_gdn import tree_gdn
 
 
@@ -100,38 +100,14 @@ class GatedDeltaNet(nn.Module):
             stash: gets the nodes' decays and strengths.
             kept: [B, N, C] that gets their inputs of the convolution, for the commit.
         """
-        linear = self.linear
-        sizes = [one.out_features for one in self.projections]
         with norm.beside(stream) as (x, row_scale):
             projected, while_z_comes = project_beside(x, self._qkvbaz, *self.projections)
-        inputs, b, a, z = torch.split(projected, sizes, dim=-1)
         with while_z_comes:
-            q, k, v, g, beta = gdn_inputs(
-                inputs,
-                tail,
-                taps,
-                self.conv1d.weight[:, 0],
-                a,
-                b,
-                self.A_log,
-                self.dt_bias,
-                key_heads=linear.num_key_heads,
-                key_dim=linear.key_head_dim,
-                eps=L2_EPS,
-                kept=kept,
-                row_scale=row_scale,
-            )
+            q, k, v, g, beta = self._recurrence_inputs(projected, tail, taps, kept, row_scale)
             stash.log_decays.append(g)
             stash.strengths.append(beta)
             out = tree_gdn(q, k, v, g, beta, state, ancestors, bits)
-        gated = gated_norm(
-            out,
-            torch.unflatten(z, -1, out.shape[2:]),
-            self.norm.weight,
-            self.norm.eps,
-            row_scale=row_scale,
-        )
-        few_rows_linear_onto(stream, gated.flatten(2), self.out_proj.weight)
+        self._add_gated(stream, out, projected, row_scale)
 
     def prefill(
         self,
@@ -155,12 +131,21 @@ class GatedDeltaNet(nn.Module):
         Returns:
             The state after them.
         """
-        linear = self.linear
         with norm.beside(stream) as (x, row_scale):
             projected = project(x, self._qkvbaz, *self.projections)
+        q, k, v, g, beta = self._recurrence_inputs(projected, tail, taps, kept, row_scale)
+        out, after = chunk_gdn(q, k, v, g, beta, state)
+        self._add_gated(stream, out.to(v.dtype), projected, row_scale)
+        return after
+
+    def _recurrence_inputs(
+        self, projected: Tensor, tail: Tensor, taps: Tensor, kept: Tensor, row_scale: Tensor | None
+    ) -> GdnInputs:
+        """What the recurrence takes, of the outputs of `projections` [B, N, *] side by side."""
+        linear = self.linear
         sizes = [one.out_features for one in self.projections]
-        inputs, b, a, z = torch.split(projected, sizes, dim=-1)
-        q, k, v, g, beta = gdn_inputs(
+        inputs, b, a, _ = torch.split(projected, sizes, dim=-1)
+        return gdn_inputs(
             inputs,
             tail,
             taps,
@@ -175,16 +160,20 @@ class GatedDeltaNet(nn.Module):
             kept=kept,
             row_scale=row_scale,
         )
-        out, after = chunk_gdn(q, k, v, g, beta, state)
+
+    def _add_gated(
+        self, stream: Tensor, out: Tensor, projected: Tensor, row_scale: Tensor | None
+    ) -> None:
+        """Norm the recurrence's outputs [B, N, HV, dv], gate them, and add their product."""
+        z = projected[..., -self.in_proj_z.out_features :]
         gated = gated_norm(
-            out.to(v.dtype),
+            out,
             torch.unflatten(z, -1, out.shape[2:]),
             self.norm.weight,
             self.norm.eps,
             row_scale=row_scale,
         )
         few_rows_linear_onto(stream, gated.flatten(2), self.out_proj.weight)
-        return after
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs over whole sequences `x` [B, T, H], from an empty state."""
