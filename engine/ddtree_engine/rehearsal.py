@@ -38,10 +38,12 @@ def rehearse(
     """
     assert not rows.sequences, "the rows are empty"
     room, device = rows.cache.max_length, rows.state.lengths.device
+    size = min(PREFILL_CHUNK, room)
+    step = f"a piece of {size} tokens of a prompt with {room - size} before them"
     try:
-        tokens = torch.zeros(1, min(PREFILL_CHUNK, room), dtype=torch.int64, device=device)
+        tokens = torch.zeros(1, size, dtype=torch.int64, device=device)
         # At the end of the longest prompt, where it has the most before it.
-        start = room - tokens.shape[1]
+        start = room - size
         for cache in rows.caches:
             cache.lengths[0] = start
         append(tokens, 0)
@@ -49,12 +51,15 @@ def rehearse(
             cache.reset(0)
             cache.keys[:, 0, start:] = 0
             cache.values[:, 0, start:] = 0
+        step = (
+            f"a round of {largest.rows} requests with {largest.budget} nodes each and {room} "
+            "tokens before them"
+        )
         prepare(largest)
     except (RuntimeError, MemoryError) as error:
         if not is_shortage(error):
             raise
         raise CapacityError(
-            f"there is no memory for a round of {largest.rows} requests with {largest.budget} "
-            f"nodes each and {room} tokens before them{and_free(device)}",
+            f"there is no memory for {step}{and_free(device)}",
             hint="ask for fewer requests at once, a smaller budget or a shorter context",
         ) from error

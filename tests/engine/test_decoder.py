@@ -277,16 +277,28 @@ def test_a_context_that_no_memory_holds(target: TargetModel) -> None:
     assert error.value.hint is not None
 
 
+@pytest.mark.parametrize(
+    ("part", "name", "told"),
+    [
+        ("target", "verify", "a round of 2 requests with 12 nodes each and 105 tokens before"),
+        ("drafter", "context", "a piece of 105 tokens of a prompt with 0 before them"),
+    ],
+)
 def test_a_rehearsal_without_memory_is_one_message(
-    target: TargetModel, drafter: DrafterModel, monkeypatch: pytest.MonkeyPatch
+    target: TargetModel,
+    drafter: DrafterModel,
+    monkeypatch: pytest.MonkeyPatch,
+    part: str,
+    name: str,
+    told: str,
 ) -> None:
     decoder = Decoder(target, drafter, rows=2, max_length=100)
 
     def no_memory(*_: object, **__: object) -> None:
         torch.empty(1 << 50, dtype=torch.uint8)
 
-    monkeypatch.setattr(decoder.target, "verify", no_memory)
-    with pytest.raises(CapacityError, match="no memory for a round of 2 requests") as error:
+    monkeypatch.setattr(getattr(decoder, part), name, no_memory)
+    with pytest.raises(CapacityError, match=f"no memory for {told}") as error:
         decoder.rehearse(budget=12, topk=3)
     assert error.value.hint is not None
 
