@@ -83,7 +83,7 @@ def test_what_has_no_memory_is_refused_before_any_request() -> None:
     gpu = load("cuda", "bfloat16")
     give_back()
     decoder = Decoder(gpu.target, gpu.drafter, rows=32, max_length=1_000, device_rounds=True)
-    refused = pytest.raises(CapacityError, match="no memory for a (piece of 1024|round of 32)")
+    refused = pytest.raises(CapacityError, match=r"no memory for a (piece of 1024|round of 32)")
     with limit(16 * MIB), refused:
         decoder.rehearse(budget=128, topk=8)
 
